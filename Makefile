@@ -1,0 +1,33 @@
+# Every target does its own set-up: on a fresh machine, `make demo` and `make test` are enough.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: setup demo test lint bench clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Clew needs Python 3.11 or later: make PYTHON=python3.12 setup")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+demo: setup
+	$(BIN)/python examples/sales/demo.py
+
+lint: setup
+	$(BIN)/ruff format --check clew tests bench examples
+	$(BIN)/ruff check clew tests bench examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest
+
+bench: setup
+	$(BIN)/python bench/throughput.py
+
+clean:
+	rm -rf $(VENV) .clew examples/sales/data bench/results

@@ -1,0 +1,31 @@
+"""Data pipelines on Apache Spark that can retrace their steps."""
+
+from clew.pipeline.contracts import Connection, Observed, Piece, Plan, Replayable, Sink, Source, WriteAction
+from clew.pipeline.declare import Pipeline, Stream
+from clew.pipeline.graph import Capacity
+from clew.pipeline.operators import Context, Event, InputSet, Operator
+from clew.pipeline.windows import Batch, Count, Each, Tumbling
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "Capacity",
+    "Connection",
+    "Context",
+    "Count",
+    "Each",
+    "Event",
+    "InputSet",
+    "Observed",
+    "Operator",
+    "Piece",
+    "Pipeline",
+    "Plan",
+    "Replayable",
+    "Sink",
+    "Source",
+    "Stream",
+    "Tumbling",
+    "WriteAction",
+]

@@ -1,0 +1,291 @@
+"""What can go wrong, one class per failure; each says fact, expectation, cure."""
+
+from dataclasses import dataclass, field, fields
+
+
+class ClewError(Exception):
+    """Any failure that Clew explains to its user.
+
+    Subclasses are dataclasses: their fields are kept, also across a process boundary, which is why
+    pickling rebuilds them from their fields and not from `args`.
+    """
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        # Only called on subclasses, all of which are dataclasses.
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+
+
+@dataclass(eq=False)
+class GraphError(ClewError):
+    """The pipeline's declaration contradicts itself."""
+
+    message: str
+    location: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.location}: {self.message}" if self.location else self.message
+
+
+@dataclass(eq=False)
+class GraphErrors(ClewError):
+    """All that is wrong with a pipeline's declaration, found before anything starts."""
+
+    pipeline: str
+    errors: tuple[GraphError, ...]
+
+    def __str__(self) -> str:
+        lines = "\n".join(f"  {error}" for error in self.errors)
+        return f"pipeline {self.pipeline} cannot run:\n{lines}"
+
+
+@dataclass(eq=False)
+class StaleWriter(ClewError):
+    """A writer of an older incarnation was refused (invariant F1)."""
+
+    operator: str
+    incarnation: int
+    current: int
+
+    def __str__(self) -> str:
+        return (
+            f"operator {self.operator} wrote as incarnation {self.incarnation}, but the log is at "
+            f"{self.current}; another process took it over, so this one must stop"
+        )
+
+
+@dataclass(eq=False)
+class UnexpectedRow(ClewError):
+    """A row of the log is not as the writer expected it (invariant S1)."""
+
+    what: str
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{self.what} is {self.found}, expected {self.expected}; was this operator restarted elsewhere?"
+
+
+@dataclass(eq=False)
+class GapInIds(ClewError):
+    """A receiver saw an id that does not follow the one before (invariant C1)."""
+
+    port: str
+    expected: int
+    found: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.port} received event #{self.found}, expected #{self.expected}; the log has lost events or "
+            "was changed by hand, so nothing more is read from it"
+        )
+
+
+@dataclass(eq=False)
+class StoreFailed(ClewError):
+    """The log store cannot go on; it is poisoned until it is opened again."""
+
+    what: str
+    cure: str = "mend the cause and run again: what was acknowledged is safe"
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.cure}"
+
+
+@dataclass(eq=False)
+class NewerLog(ClewError):
+    """The log was made by a newer Clew."""
+
+    found: int
+    known: int
+    log: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"the log {self.log} has schema version {self.found}, this Clew knows up to {self.known}; "
+            "upgrade Clew, or start a new log with --fresh"
+        )
+
+
+@dataclass(eq=False)
+class WrongLog(ClewError):
+    """The log belongs to another pipeline, or does not say whose it is."""
+
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(eq=False)
+class RunFinished(ClewError):
+    """A finished log is final."""
+
+    pipeline: str
+    log: str
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline} has finished in {self.log}, and a finished log is final; "
+            "use --fresh to run it from the start in a new log"
+        )
+
+
+@dataclass(eq=False)
+class UserFunctionFailed(ClewError):
+    """The user's own code raised, on every attempt."""
+
+    operator: str
+    events: str
+    kind: str
+    message: str
+    frames: str
+    attempts: int = 1
+
+    def __str__(self) -> str:
+        return (
+            f"operator {self.operator} failed on {self.events} ({self.attempts} attempts): "
+            f"{self.kind}: {self.message}\n{self.frames}\n"
+            "mend the function and run again: the run resumes at this event"
+        )
+
+
+@dataclass(eq=False)
+class TurnTimedOut(ClewError):
+    """A turn lasted longer than its limit and was cut off."""
+
+    operator: str
+    events: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"operator {self.operator} was cut off on {self.events}: it ran longer than its limit of "
+            f"{self.seconds:g} s; make it faster or raise turn_timeout"
+        )
+
+
+@dataclass(eq=False)
+class LateRecord(ClewError):
+    """A record came after its window was closed."""
+
+    port: str
+    window: str
+    closed: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.port} received records of the window {self.window}, but windows up to {self.closed} are "
+            "closed; Tumbling expects records in time order, so sort the source by its time column"
+        )
+
+
+@dataclass(eq=False)
+class TypeRefused(ClewError):
+    """A column's type cannot pass through Spark without loss."""
+
+    column: str
+    type: str
+    why: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"column {self.column} has type {self.type}: {self.why}; {self.cure}"
+
+
+@dataclass(eq=False)
+class SchemaChanged(ClewError):
+    """A port produced records of another schema than the one it is fixed to."""
+
+    port: str
+    column: str
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.port} produced column {self.column} as {self.found}, but this port is fixed to "
+            f"{self.expected}; cast it in the function, or declare schema= on the operator"
+        )
+
+
+@dataclass(eq=False)
+class SourceFailed(ClewError):
+    """A source cannot be read."""
+
+    source: str
+    what: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"source {self.source}: {self.what}; {self.cure}"
+
+
+@dataclass(eq=False)
+class SinkFailed(ClewError):
+    """A write action was refused by the outside system."""
+
+    sink: str
+    what: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"sink {self.sink}: {self.what}; {self.cure}"
+
+
+@dataclass(eq=False)
+class BodyDamaged(ClewError):
+    """The body of an event is not what was written."""
+
+    place: str
+
+    def __str__(self) -> str:
+        return f"the body at {self.place} does not match its checksum; restore the file from a backup of the log"
+
+
+@dataclass(eq=False)
+class EngineLost(ClewError):
+    """The Spark driver died under a turn; the turn can be tried again on the next one."""
+
+    what: str
+
+    def __str__(self) -> str:
+        return self.what
+
+
+@dataclass(eq=False)
+class EngineFailed(ClewError):
+    """Spark failed a job for a reason that is not the user's code."""
+
+    operator: str
+    what: str
+    stack_file: str = ""
+
+    def __str__(self) -> str:
+        where = f"; the Java stack is in {self.stack_file}" if self.stack_file else ""
+        return f"operator {self.operator}: Spark failed the job: {self.what}{where}"
+
+
+@dataclass(eq=False)
+class SetupFailed(ClewError):
+    """Something that Clew needs on this machine is missing."""
+
+    what: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.cure}"
+
+
+@dataclass(eq=False)
+class RunStopped(ClewError):
+    """A group failed again and again, and the supervisor gave up."""
+
+    group: str
+    restarts: int
+    cause: str = field(default="")
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group} failed {self.restarts} times without committing anything; the last failure: "
+            f"{self.cause}"
+        )

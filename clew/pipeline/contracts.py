@@ -1,0 +1,141 @@
+"""What a source, a sink and a connection must offer: the seam between pipelines and outside systems.
+
+Objects of these classes travel to Spark executors, so they hold settings only; connections and files
+are opened where they are used and closed there again.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+#: What may stand in STATE, in a snapshot or in an offset.
+Json = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one turn of a source reads.
+
+    `slices` are read in parallel and their events are numbered in the order of the slices.
+    `last` says that nothing is left after them; None leaves that to `read`, whose slice is then
+    the last one when it yields fewer events than it was asked for.
+    """
+
+    slices: tuple[Json, ...]
+    last: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One event's records, and the offset from which reading goes on after it."""
+
+    table: pa.Table
+    offset: Json
+
+
+class Source(ABC):
+    """A source's read action A (LOG.io, Section 2.2)."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return the text of the read action, as READ_ACTION keeps it; secrets are masked."""
+
+    def validate(self) -> None:
+        """Raise SourceFailed when the outside system can be seen to be missing; opens nothing for long."""
+
+    def release(self, snapshot: Json) -> None:
+        """Consume what was read (delete it, commit its offset).
+
+        Called after the read action is complete and all its events are logged; after a crash it may
+        be called again, so it must bear that.
+        """
+
+    def schema(self) -> pa.Schema | None:
+        """Return the schema that the user declared, or None to take it from the first event."""
+        return None
+
+
+class Replayable(Source):
+    """A read action that can be replayed from any offset, given its snapshot."""
+
+    def snapshot(self) -> Json:
+        """Observe what must be stored before anything is read (a directory listing), or None.
+
+        A snapshot makes the action one that is not replayable by itself: Algorithm 1 stores it
+        first. Everything after it is replayed from offsets.
+        """
+        return None
+
+    @abstractmethod
+    def plan(self, snapshot: Json, offset: Json, events: int) -> Plan:
+        """Choose the slices to read next, about `events` events, from `offset` on (None: the start)."""
+
+    @abstractmethod
+    def read(self, snapshot: Json, piece: Json) -> Iterator[Piece]:
+        """Read one slice; runs on an executor."""
+
+
+class Observed(Source):
+    """A read action that is not replayable: its effect is stored before any event is made of it."""
+
+    @abstractmethod
+    def observe(self) -> Iterator[pa.Table]:
+        """Perform the read action, one table per event; runs on an executor."""
+
+
+class Connection(ABC):
+    """A system that an operator reads while it generates an Output Set (Algorithm 4)."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Name the system; secrets are masked."""
+
+    @abstractmethod
+    def read(self, action: str) -> pa.Table:
+        """Perform a side-effect read action; runs on an executor."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAction:
+    """One external write: its name is fixed in the log before it is performed (invariant W1)."""
+
+    run: str
+    operator: str
+    connection: str
+    number: int
+    incarnation: int
+
+    @property
+    def name(self) -> str:
+        """The write's identity; it holds nothing that changes at a restart."""
+        return f"{self.run}-{self.operator}-{self.connection}-{self.number:09d}"
+
+
+class Sink(ABC):
+    """Where write actions go.
+
+    A sink must be transactional (it keeps our marker with the data), idempotent (a late repeat under
+    the same name is harmless) or checkable (it can say whether a write was applied).
+    """
+
+    transactional = False
+    idempotent = False
+    checkable = False
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Name the system and the place in it; secrets are masked."""
+
+    def validate(self) -> None:
+        """Raise SinkFailed when the outside system can be seen to be missing."""
+
+    @abstractmethod
+    def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+        """Perform one write action; runs on an executor. `tables` may be empty."""
+
+    def applied(self, action: WriteAction) -> bool:
+        """Say whether the write was applied (only for checkable sinks); runs on an executor."""
+        raise TypeError(f"{self.describe()} is not checkable")

@@ -1,0 +1,226 @@
+"""A declared pipeline as a value: its operators, their ports and connections, and what is wrong with them."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from clew.errors import GraphError, GraphErrors
+from clew.ids import Port
+from clew.pipeline.contracts import Connection, Sink, Source
+from clew.pipeline.operators import Operator, OperatorLogic, WindowLogic
+from clew.pipeline.windows import Batch, Each, Window
+
+Style = Literal["arrow", "dataframe", "general"]
+
+
+@dataclass(frozen=True)
+class Generative:
+    """One generative function of an operator."""
+
+    name: str
+    run: Callable[..., Any]
+    style: Style
+    window: Window
+    outputs: tuple[str, ...]
+    row_local: bool = False
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How much may wait on a connection before its sender must."""
+
+    events: int = 10_000
+    bytes: int = 64 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an operator is run."""
+
+    group: str = ""
+    deterministic: bool = False
+    attempts: int = 3
+    turn_timeout: float = 300.0
+    turn_seconds: float = 0.25
+    max_turn_events: int = 8_192
+    capacity: Capacity = Capacity()
+
+
+@dataclass(frozen=True)
+class OperatorSpec:
+    """One operator of a pipeline, as declared."""
+
+    name: str
+    location: str
+    settings: Settings
+    #: Input port name -> the sender's port.
+    inputs: Mapping[str, Port] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    functions: tuple[Generative, ...] = ()
+    general: Operator | None = None
+    source: Source | None = None
+    #: Connections for write actions, by name.
+    sinks: Mapping[str, Sink] = field(default_factory=dict)
+    #: Connections for side-effect read actions, by name.
+    reads: Mapping[str, Connection] = field(default_factory=dict)
+    #: Declared schemas by output port.
+    schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
+
+    @property
+    def is_source(self) -> bool:
+        return self.source is not None
+
+    @property
+    def is_sink(self) -> bool:
+        """Whether it only passes its input to a write connection, with no function of its own."""
+        return not self.functions and self.source is None
+
+    @property
+    def group(self) -> str:
+        return self.settings.group or self.name
+
+    @cached_property
+    def logic(self) -> WindowLogic | OperatorLogic:
+        """Control's decisions for this operator."""
+        if self.general is not None:
+            return OperatorLogic(self.general)
+        if self.is_sink:
+            return WindowLogic({"write": Batch()}, tuple(self.inputs))
+        return WindowLogic({f.name: f.window for f in self.functions}, tuple(self.inputs))
+
+    def function(self, name: str) -> Generative:
+        return next(f for f in self.functions if f.name == name)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection between two operators."""
+
+    sender: Port
+    receiver: Port
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A pipeline that has been checked."""
+
+    name: str
+    operators: Mapping[str, OperatorSpec]
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        return tuple(
+            Link(sender, Port(spec.name, port))
+            for spec in self.operators.values()
+            for port, sender in spec.inputs.items()
+        )
+
+    def receivers(self, sender: Port) -> tuple[Port, ...]:
+        return tuple(link.receiver for link in self.links if link.sender == sender)
+
+    def sender(self, receiver: Port) -> Port:
+        return self.operators[receiver.operator].inputs[receiver.name]
+
+    @cached_property
+    def groups(self) -> Mapping[str, tuple[str, ...]]:
+        """Operators by group, in order of declaration."""
+        groups: dict[str, tuple[str, ...]] = {}
+        for spec in self.operators.values():
+            groups[spec.group] = (*groups.get(spec.group, ()), spec.name)
+        return groups
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Name the shape of the graph: operators and links."""
+        shape = [*sorted(self.operators), *sorted(f"{link.sender}>{link.receiver}" for link in self.links)]
+        return hashlib.sha256("\n".join(shape).encode()).hexdigest()[:16]
+
+
+def build(name: str, specs: Sequence[OperatorSpec], errors: Sequence[GraphError] = ()) -> Graph:
+    """Check the declared operators and return the graph.
+
+    Raises GraphErrors with everything that is wrong, each error with the line of the user's file.
+    """
+    found = [*errors, *_duplicates(specs), *_unknown_ports(specs), *_unsafe_sinks(specs), *_no_source(name, specs)]
+    found += _cycles(specs)
+    if found:
+        raise GraphErrors(name, tuple(found))
+    return Graph(name, {spec.name: spec for spec in specs})
+
+
+def warnings(graph: Graph) -> Iterator[str]:
+    """Say what will work but may surprise."""
+    for spec in graph.operators.values():
+        for function in spec.functions:
+            if function.style == "dataframe" and isinstance(function.window, Each) and not function.row_local:
+                yield (
+                    f"{spec.location}: {spec.name} costs one Spark job per event; use window=Batch(), declare "
+                    "row_local=True, or take a pyarrow.Table"
+                )
+
+
+def _duplicates(specs: Sequence[OperatorSpec]) -> Iterator[GraphError]:
+    first: dict[str, OperatorSpec] = {}
+    for spec in specs:
+        if spec.name in first:
+            yield GraphError(
+                f"operator {spec.name} is declared twice (first at {first[spec.name].location}); its name is its "
+                "identity in the log, so give one of them name=",
+                spec.location,
+            )
+        first.setdefault(spec.name, spec)
+
+
+def _unknown_ports(specs: Sequence[OperatorSpec]) -> Iterator[GraphError]:
+    known = {Port(spec.name, port) for spec in specs for port in spec.outputs}
+    for spec in specs:
+        for sender in spec.inputs.values():
+            if sender not in known:
+                ports = ", ".join(str(p) for p in sorted(known) if p.operator == sender.operator)
+                have = f"it has {ports}" if ports else "no such operator has been declared"
+                yield GraphError(f"{spec.name} reads from unknown port {sender}; {have}", spec.location)
+
+
+def _unsafe_sinks(specs: Sequence[OperatorSpec]) -> Iterator[GraphError]:
+    for spec in specs:
+        for sink in spec.sinks.values():
+            if not (sink.transactional or sink.idempotent or sink.checkable):
+                yield GraphError(
+                    f"{spec.name} writes to {sink.describe()}, which can be neither checked nor repeated safely; after "
+                    "a crash nobody could say whether a write was applied: use a transactional sink, or declare it "
+                    "idempotent or checkable if it is",
+                    spec.location,
+                )
+
+
+def _no_source(name: str, specs: Sequence[OperatorSpec]) -> Iterator[GraphError]:
+    if not any(spec.is_source for spec in specs):
+        yield GraphError(f"pipeline {name} has no source; declare one with pipeline.source(name, ...)")
+
+
+def _cycles(specs: Sequence[OperatorSpec]) -> list[GraphError]:
+    by_name = {spec.name: spec for spec in specs}
+    settled: set[str] = set()
+    errors: list[GraphError] = []
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if name in settled or name not in by_name:
+            return
+        if name in path:
+            loop = " -> ".join((*path[path.index(name) :], name))
+            errors.append(
+                GraphError(f"operators form a cycle: {loop}; a pipeline must have none", by_name[name].location)
+            )
+            settled.update(path)
+            return
+        for sender in by_name[name].inputs.values():
+            visit(sender.operator, (*path, name))
+        settled.add(name)
+
+    for name in by_name:
+        visit(name, ())
+    return errors

@@ -1,0 +1,186 @@
+"""A decision of the protocol as a value: what to write, in one transaction, and whom to wake after it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from clew.ids import InputSetId, Port
+from clew.protocol.rows import Assignment, Bodies, EventRun, Label, Lineage, WriteRow
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvents:
+    """Log output events as undone, one entry per receiver, and store their bodies.
+
+    Expects that they follow the last event of the port without a gap.
+    """
+
+    run: EventRun
+
+
+@dataclass(frozen=True, slots=True)
+class FixSchema:
+    """Fix the schema of a port (Arrow IPC); expects that it has none or the same."""
+
+    port: Port
+    schema: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Assign Input Sets to consecutive events received on a port; the first carries number `seq`.
+
+    Expects that they follow the last event acknowledged there without a gap. Events assigned to no
+    Input Set are done at once.
+    """
+
+    receiver: Port
+    first: int
+    count: int
+    seq: int
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSets:
+    """Remember the labels of Input Sets that stay open after this transaction."""
+
+    operator: str
+    sets: tuple[tuple[InputSetId, Label], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishSets:
+    """Set to done all entries of consecutive Input Sets; expects them undone."""
+
+    operator: str
+    first: InputSetId
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogStateEvent:
+    """Log the global state that an Input Set saw, as an event without ports, done with its Input Set."""
+
+    operator: str
+    state_id: int
+    input_set: InputSetId
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """Store the operator's counters and global state; expects that `state_id` is above the last one."""
+
+    operator: str
+    state_id: int
+    context: Mapping[str, Any]
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLineage:
+    """Record which output events came from which Input Sets."""
+
+    lineage: Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class AddReadAction:
+    """Add a read action as incomplete; expects that its id is above the last one."""
+
+    operator: str
+    connection: str
+    action: int
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteReadAction:
+    """Set a read action to complete; expects it incomplete."""
+
+    operator: str
+    connection: str
+    action: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogReadEvent:
+    """Log a read action as an event, its effect as the event's data.
+
+    A source's own read action is undone and in no Input Set (Algorithm 1, Step 2.b); a side-effect
+    read action is done, in the Input Set it served (Algorithm 3, Step 4.5a).
+    """
+
+    operator: str
+    connection: str
+    action: int
+    effect: Bodies
+    input_set: InputSetId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishReadEvent:
+    """Set a source's read action event to done; expects it undone."""
+
+    operator: str
+    connection: str
+    action: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropReadEvent:
+    """Delete the data of a read action event, if it is still there (Algorithm 1, Step 2.d)."""
+
+    operator: str
+    connection: str
+    action: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogWrites:
+    """Log consecutive write actions of a connection (`OP.Cx`) as undone, each with what it writes.
+
+    Expects that they follow the last write action of the connection without a gap.
+    """
+
+    port: Port
+    writes: tuple[WriteRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishWrites:
+    """Set consecutive write actions to done; expects them undone."""
+
+    port: Port
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetOperator:
+    """Set the operator's state."""
+
+    operator: str
+    status: Literal["running", "finished"]
+
+
+Write = (
+    LogEvents | FixSchema | Acknowledge | OpenSets | FinishSets | LogStateEvent | StoreState | LogLineage
+    | AddReadAction | CompleteReadAction | LogReadEvent | FinishReadEvent | DropReadEvent | LogWrites
+    | FinishWrites | SetOperator
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decision of the protocol.
+
+    S1: all `writes` commit in one transaction, or none does.
+    S2: nothing in `sends` leaves the process before that commit.
+    """
+
+    writes: tuple[Write, ...] = ()
+    sends: tuple[EventRun, ...] = ()
+    #: Whether the transaction must be synced by itself. What only acknowledges need not: lost, it is done again.
+    durable: bool = True

@@ -1,0 +1,173 @@
+"""The contract of a log store. One suite of tests, `tests/store/`, holds every backend to it.
+
+Invariants, by the names that assertions, tests and docs use:
+
+S1  A commit applies all its writes, or none of them.
+F1  Fencing: a commit carries an incarnation; unless it is the operator's current one, the commit is
+    refused with StaleWriter and changes nothing. `take_over` makes a new one, durable before it returns.
+C1  Numbers of a port are consecutive from 1, and so are those acknowledged on a receiving port.
+C2  Counters outlive rows: collection never makes a number come again.
+B1  Runs of bodies never change.
+D1  A commit that was asked to be durable survives kill -9 and power loss when it returns. One that
+    was not is made durable by the next durable commit of the same store.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from clew.ids import InputSetId, Port
+from clew.protocol.rows import (
+    Bodies,
+    EventRun,
+    Label,
+    Member,
+    OperatorRow,
+    ReadActionRow,
+    ReadEventRow,
+    StateRow,
+    WriteRow,
+)
+from clew.protocol.step import Write
+
+#: The schema of the log's tables; a log with a higher one is refused with NewerLog.
+SCHEMA_VERSION = 1
+
+Table = Literal["EVENT_LOG", "EVENT_DATA", "READ_ACTION", "STATE", "EVENT_LINEAGE"]
+
+#: Columns of the paper's tables (LOG.io, Section 3.2), in order; `Store.table` gives rows of these.
+TABLES: dict[Table, tuple[str, ...]] = {
+    "EVENT_LOG": ("event_id", "status", "send_op", "send_p", "rec_op", "rec_p", "inset_id"),
+    "EVENT_DATA": ("event_id", "send_op", "send_p", "header", "body"),
+    "READ_ACTION": ("action_id", "status", "op_id", "conn_id", "action_desc"),
+    "STATE": ("state_id", "op_id", "state"),
+    "EVENT_LINEAGE": ("event_id", "send_op", "send_p", "inset_id"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Whose log it is: the pipeline, its operators and its connections (sender, receiver)."""
+
+    pipeline: str
+    fingerprint: str
+    operators: tuple[str, ...]
+    links: tuple[tuple[Port, Port], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits on a connection: events and bytes not yet acknowledged by the receiver."""
+
+    events: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection removed, and the body files that no row refers to any more."""
+
+    events: int
+    files: tuple[str, ...]
+
+
+class Store(Protocol):
+    """Where the log lives. All methods may be called from any thread."""
+
+    @property
+    def run_id(self) -> str:
+        """The identity of the run: made with the log, never again."""
+
+    def declare(self, topology: Topology) -> None:
+        """Say whose log this is.
+
+        Raises WrongLog when it is another pipeline's, or when it has events but no identity.
+        """
+
+    def take_over(self, operator: str) -> int:
+        """Fence off whoever ran the operator before; return the new incarnation, durable (F1).
+
+        The operator's state becomes "restarted".
+        """
+
+    def commit(self, operator: str, incarnation: int, writes: Sequence[Write], durable: bool = True) -> None:
+        """Apply all writes in one transaction (S1, F1, D1).
+
+        Raises StaleWriter, UnexpectedRow when a row is not as a write expects, or StoreFailed, after
+        which every further call raises StoreFailed until the store is opened again.
+        """
+
+    def operators(self) -> list[OperatorRow]:
+        """Return all declared operators; one that never ran is "dead" with incarnation 0."""
+
+    def state(self, operator: str) -> StateRow | None:
+        """Return the latest STATE of the operator."""
+
+    def schema(self, port: Port) -> bytes | None:
+        """Return the schema that a port is fixed to."""
+
+    def unacknowledged(self, receiver: Port, after: int, max_events: int, max_bytes: int) -> list[EventRun]:
+        """Return the events sent to `receiver` with numbers above `after`, in order.
+
+        At most `max_events`, and at most `max_bytes` of bodies, but at least one event if there is any.
+        """
+
+    def backlog(self, receiver: Port) -> Backlog:
+        """Return what waits on the connection to `receiver`."""
+
+    def members(self, operator: str) -> list[Member]:
+        """Return the acknowledged, undone entries of the operator's input, ordered by (seq, Input Set).
+
+        Adjacent events of one Input Set may come as one Member: with count n it covers n consecutive
+        events with consecutive seq numbers.
+        """
+
+    def open_sets(self, operator: str) -> dict[InputSetId, Label]:
+        """Return the labels of the operator's Input Sets that are not done."""
+
+    def events(self, port: Port, first: int, count: int) -> list[EventRun]:
+        """Return events of a port with their bodies, in order, whatever their status."""
+
+    def last_read_action(self, operator: str) -> ReadActionRow | None:
+        """Return the source's latest read action (not a side-effect one)."""
+
+    def read_event(self, operator: str, connection: str, action: int) -> ReadEventRow | None:
+        """Return a read action's event."""
+
+    def undone_writes(self, port: Port, limit: int) -> list[WriteRow]:
+        """Return the undone write actions of a connection, in order of their numbers."""
+
+    def collect(self, grace: int = 0) -> Collected:
+        """Forget what is done: for each port, the events up to the last one before which all are done.
+
+        "Done" is: every receiver's entry is done, and no undone write action names the event. Their
+        entries, bodies and lineage go together, as do finished write actions, their Input Sets'
+        labels, state events, and side-effect read events. The last `grace` events of a port stay.
+        The latest STATE, counters and schemas stay (C2). Only whole prefixes go, so that every
+        backend keeps the same rows. `files` lists the body files no row refers to any more, of all
+        those that the collected rows referred to; the caller removes them.
+        """
+
+    def referenced_files(self) -> set[str]:
+        """Return the names of all body files that some row refers to."""
+
+    def table(self, name: Table) -> list[tuple[Any, ...]]:
+        """Return one of the paper's tables, one row per event, sorted; see TABLES.
+
+        EVENT_LOG: an entry per event, receiver and Input Set; inset_id None while unacknowledged, 0 for
+        the Input Set none. A port without a receiver: status done, rec_op and rec_p None. A write
+        action: send_p None, rec_p the connection. A source's read action: send_p the connection, rec_op
+        and rec_p None. A side-effect read: the same with inset_id. A state event: all ports None,
+        send_op the operator, event_id the state_id.
+        EVENT_DATA: header as JSON text of [rows, size, end], body as bytes when inline, else
+        'file:NAME@OFFSET+LENGTH'. End-of-stream events and write actions without bodies have none.
+        STATE: the JSON text of {"context": ..., "state": ...} with sorted keys.
+        """
+
+    def close(self) -> None:
+        """Release everything; a closed store cannot be used again."""
+
+
+__all__ = [
+    "SCHEMA_VERSION", "TABLES", "Backlog", "Bodies", "Collected", "Store", "Table", "Topology",
+]  # fmt: skip
