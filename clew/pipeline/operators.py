@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -56,7 +56,7 @@ class Context(Protocol):
 
 
 #: What `generate` may return: nothing, one table, several events, or these by port.
-Outputs = None | pa.Table | Sequence[pa.Table] | Mapping[str, pa.Table | Sequence[pa.Table]]
+Outputs: TypeAlias = None | pa.Table | Sequence[pa.Table] | Mapping[str, pa.Table | Sequence[pa.Table]]
 
 
 class Operator:

@@ -210,10 +210,9 @@ class Tumbling(Window):
 
     def _frontier(self, state: State) -> int | None:
         """Return the start of the earliest window that may still grow; None when that is not known."""
-        live = [seen for port, seen in state["seen"].items() if port not in state["ended"]]
-        if not live or any(seen is None for seen in live):
-            return None
-        return min(live)
+        live: list[int | None] = [seen for port, seen in state["seen"].items() if port not in state["ended"]]
+        known = [seen for seen in live if seen is not None]
+        return min(known) if known and len(known) == len(live) else None
 
     def _starts(self, table: pa.Table) -> pa.Array:
         column = table.column(self.on) if self.on in table.column_names else None
