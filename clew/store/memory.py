@@ -1,0 +1,519 @@
+"""The log in memory: plain rows, one per event, as in the paper. The measure of the other backends.
+
+It forgets everything with the process, so it serves simulation and tests. Every commit is applied to the
+rows at once under one lock; a refused commit is undone from a copy of what it may touch (S1).
+"""
+
+import json
+import threading
+import uuid
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clew.errors import StaleWriter, StoreFailed, UnexpectedRow, WrongLog
+from clew.faultpoint import fault_point
+from clew.ids import NONE_SET, InputSetId, Port
+from clew.protocol.rows import (
+    Bodies,
+    EventRun,
+    Header,
+    Label,
+    Member,
+    OperatorRow,
+    ReadActionRow,
+    ReadEventRow,
+    StateRow,
+    Status,
+    WriteRow,
+    cut_bodies,
+    sets_of,
+)
+from clew.protocol.step import (
+    Acknowledge,
+    AddReadAction,
+    CompleteReadAction,
+    DropReadEvent,
+    FinishReadEvent,
+    FinishSets,
+    FinishWrites,
+    FixSchema,
+    LogEvents,
+    LogLineage,
+    LogReadEvent,
+    LogStateEvent,
+    LogWrites,
+    OpenSets,
+    SetOperator,
+    StoreState,
+    Write,
+)
+from clew.store.base import Backlog, Collected, Table, Topology
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A row of EVENT_LOG for one event, receiver and Input Set."""
+
+    number: int
+    status: Status
+    receiver: Port
+    input_set: InputSetId | None = None
+    seq: int = 0
+
+
+@dataclass
+class _Rows:
+    """All rows and counters of the log; copied to undo a refused commit."""
+
+    sent: dict[Port, dict[int, tuple[Header, tuple[Bodies, ...]]]] = field(default_factory=dict)
+    entries: dict[Port, dict[int, list[_Entry]]] = field(default_factory=dict)
+    last_sent: dict[Port, int] = field(default_factory=dict)
+    last_acknowledged: dict[Port, int] = field(default_factory=dict)
+    collected: dict[Port, int] = field(default_factory=dict)
+    schemas: dict[Port, bytes] = field(default_factory=dict)
+    labels: dict[str, dict[InputSetId, Label]] = field(default_factory=dict)
+    finished: dict[str, set[InputSetId]] = field(default_factory=dict)
+    states: dict[str, StateRow] = field(default_factory=dict)
+    state_events: dict[str, dict[int, tuple[InputSetId, str]]] = field(default_factory=dict)
+    lineage: dict[Port, list[tuple[int, InputSetId]]] = field(default_factory=dict)
+    read_actions: dict[str, dict[tuple[str, int], ReadActionRow]] = field(default_factory=dict)
+    read_events: dict[tuple[str, str, int], tuple[ReadEventRow, InputSetId | None]] = field(default_factory=dict)
+    last_action: dict[tuple[str, str], int] = field(default_factory=dict)
+    writes: dict[Port, dict[int, tuple[WriteRow, Status]]] = field(default_factory=dict)
+    last_write: dict[Port, int] = field(default_factory=dict)
+    last_done_write: dict[Port, int] = field(default_factory=dict)
+    operators: dict[str, OperatorRow] = field(default_factory=dict)
+
+
+class MemoryStore:
+    """The log in memory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._run_id = uuid.uuid4().hex
+        self._rows = _Rows()
+        self._topology: Topology | None = None
+        self._senders: dict[Port, Port] = {}
+        self._receivers: dict[Port, list[Port]] = {}
+        self._closed = False
+
+    @property
+    def run_id(self) -> str:
+        return self._run_id
+
+    def declare(self, topology: Topology) -> None:
+        if self._topology is not None and self._topology.pipeline != topology.pipeline:
+            raise WrongLog(
+                f"this log is of pipeline {self._topology.pipeline}, not {topology.pipeline}; use another --log"
+            )
+        self._topology = topology
+        self._senders = {receiver: sender for sender, receiver in topology.links}
+        self._receivers = {}
+        for sender, receiver in topology.links:
+            self._receivers.setdefault(sender, []).append(receiver)
+        for operator in topology.operators:
+            self._rows.operators.setdefault(operator, OperatorRow(operator, "dead", 0))
+
+    def take_over(self, operator: str) -> int:
+        with self._lock:
+            self._check_open()
+            row = self._rows.operators.get(operator, OperatorRow(operator, "dead", 0))
+            self._rows.operators[operator] = OperatorRow(operator, "restarted", row.incarnation + 1)
+            return row.incarnation + 1
+
+    def commit(self, operator: str, incarnation: int, writes: Sequence[Write], durable: bool = True) -> None:
+        with self._lock:
+            self._check_open()
+            current = self._rows.operators[operator].incarnation
+            if current != incarnation:
+                raise StaleWriter(operator, incarnation, current)
+            before = _copy(self._rows, writes)
+            try:
+                for write in writes:
+                    self._apply(write)
+                fault_point("inside-commit", operator)
+            except BaseException:
+                self._rows = before
+                raise
+
+    def operators(self) -> list[OperatorRow]:
+        with self._lock:
+            return sorted(self._rows.operators.values(), key=lambda row: row.operator)
+
+    def state(self, operator: str) -> StateRow | None:
+        with self._lock:
+            self._check_open()
+            return self._rows.states.get(operator)
+
+    def schema(self, port: Port) -> bytes | None:
+        with self._lock:
+            return self._rows.schemas.get(port)
+
+    def unacknowledged(self, receiver: Port, after: int, max_events: int, max_bytes: int) -> list[EventRun]:
+        with self._lock:
+            self._check_open()
+            sent = self._rows.sent.get(self._senders[receiver], {})
+            runs: list[EventRun] = []
+            size = 0
+            for number in range(after + 1, self._rows.last_sent.get(self._senders[receiver], 0) + 1):
+                header, bodies = sent[number]
+                size += header.size
+                if len(runs) >= max_events or (runs and size > max_bytes):
+                    break
+                runs.append(EventRun(self._senders[receiver], number, (header,), bodies))
+            return runs
+
+    def backlog(self, receiver: Port) -> Backlog:
+        with self._lock:
+            sender, after = self._senders[receiver], self._rows.last_acknowledged.get(receiver, 0)
+            numbers = range(after + 1, self._rows.last_sent.get(sender, 0) + 1)
+            return Backlog(len(numbers), sum(self._rows.sent[sender][n][0].size for n in numbers))
+
+    def members(self, operator: str) -> list[Member]:
+        with self._lock:
+            self._check_open()
+            found = [
+                Member(entry.seq, receiver, entry.number, 1, entry.input_set)
+                for receiver, entries in self._rows.entries.items()
+                if receiver.operator == operator
+                for row in entries.values()
+                for entry in row
+                if entry.status == "undone" and entry.input_set is not None
+            ]
+            return sorted(found, key=lambda member: (member.seq, member.input_set))
+
+    def open_sets(self, operator: str) -> dict[InputSetId, Label]:
+        with self._lock:
+            finished = self._rows.finished.get(operator, set())
+            labels = self._rows.labels.get(operator, {})
+            return {number: label for number, label in sorted(labels.items()) if number not in finished}
+
+    def events(self, port: Port, first: int, count: int) -> list[EventRun]:
+        with self._lock:
+            self._check_open()
+            sent = self._rows.sent.get(port, {})
+            return [EventRun(port, n, (sent[n][0],), sent[n][1]) for n in range(first, first + count)]
+
+    def last_read_action(self, operator: str) -> ReadActionRow | None:
+        with self._lock:
+            rows = self._rows.read_actions.get(operator, {})
+            return max(rows.values(), key=lambda row: row.action) if rows else None
+
+    def read_event(self, operator: str, connection: str, action: int) -> ReadEventRow | None:
+        with self._lock:
+            found = self._rows.read_events.get((operator, connection, action))
+            return found[0] if found else None
+
+    def undone_writes(self, port: Port, limit: int) -> list[WriteRow]:
+        with self._lock:
+            self._check_open()
+            writes = self._rows.writes.get(port, {})
+            return [row for _, (row, status) in sorted(writes.items()) if status == "undone"][:limit]
+
+    def collect(self, grace: int = 0) -> Collected:
+        with self._lock:
+            self._check_open()
+            before = self.referenced_files()
+            removed = 0
+            for port in list(self._rows.sent):
+                removed += self._collect_port(port, self._low_water(port, grace))
+            self._collect_writes()
+            self._collect_sets()
+            return Collected(removed, tuple(sorted(before - self.referenced_files())))
+
+    def referenced_files(self) -> set[str]:
+        with self._lock:
+            bodies = [b for events in self._rows.sent.values() for _, runs in events.values() for b in runs]
+            bodies += [b for writes in self._rows.writes.values() for row, _ in writes.values() for b in row.bodies]
+            bodies += [row.effect for row, _ in self._rows.read_events.values() if row.effect is not None]
+            return {b.file for b in bodies if b.file is not None}
+
+    def table(self, name: Table) -> list[tuple[Any, ...]]:
+        with self._lock:
+            rows = {
+                "EVENT_LOG": self._event_log,
+                "EVENT_DATA": self._event_data,
+                "READ_ACTION": self._read_action,
+                "STATE": self._state,
+                "EVENT_LINEAGE": self._event_lineage,
+            }[name]()
+            return sorted(rows, key=lambda row: tuple((value is not None, str(type(value)), value) for value in row))
+
+    def close(self) -> None:
+        self._closed = True
+
+    # Applying writes.
+
+    def _apply(self, write: Write) -> None:
+        match write:
+            case LogEvents(run):
+                self._log_events(run)
+            case FixSchema(port, schema):
+                fixed = self._rows.schemas.setdefault(port, schema)
+                _expect(fixed == schema, f"the schema of {port}", "another one", "the one it is fixed to")
+            case Acknowledge():
+                self._acknowledge(write)
+            case OpenSets(operator, sets):
+                self._rows.labels.setdefault(operator, {}).update(sets)
+            case FinishSets(operator, first, count):
+                self._finish_sets(operator, first, count)
+            case LogStateEvent(operator, state_id, input_set, state):
+                self._rows.state_events.setdefault(operator, {})[state_id] = (input_set, _json(state))
+            case StoreState(operator, state_id, context, state):
+                old = self._rows.states.get(operator)
+                _expect(
+                    old is None or old.state_id < state_id,
+                    f"state of {operator}",
+                    f"{old and old.state_id}",
+                    f"below {state_id}",
+                )
+                self._rows.states[operator] = StateRow(state_id, json.loads(_json(context)), json.loads(_json(state)))
+            case LogLineage(lineage):
+                self._rows.lineage.setdefault(lineage.port, []).extend(lineage.pairs())
+            case LogWrites(port, rows):
+                self._log_writes(port, rows)
+            case FinishWrites(port, first, count):
+                self._finish_writes(port, first, count)
+            case SetOperator(operator, status):
+                self._rows.operators[operator] = replace(self._rows.operators[operator], status=status)
+            case _:
+                self._apply_read(write)
+
+    def _apply_read(self, write: Write) -> None:
+        match write:
+            case AddReadAction(operator, connection, action, description):
+                last = self._rows.last_action.get((operator, connection), 0)
+                _expect(action > last, f"the last read action of {operator}.{connection}", str(last), f"below {action}")
+                self._rows.last_action[operator, connection] = action
+                row = ReadActionRow(action, connection, description, False)
+                self._rows.read_actions.setdefault(operator, {})[connection, action] = row
+            case CompleteReadAction(operator, connection, action):
+                actions = self._rows.read_actions.get(operator, {})
+                found = actions.get((connection, action))
+                what = f"read action {operator}.{connection}#{action}"
+                if found is None or found.complete:
+                    raise UnexpectedRow(what, "complete" if found else "missing", "incomplete")
+                actions[connection, action] = replace(found, complete=True)
+            case LogReadEvent(operator, connection, action, effect, input_set):
+                status: Status = "undone" if input_set is None else "done"
+                event = ReadEventRow(action, connection, status, effect)
+                self._rows.read_events[operator, connection, action] = (event, input_set)
+            case FinishReadEvent(operator, connection, action):
+                event, input_set = self._rows.read_events.get((operator, connection, action), (None, None))  # type: ignore[assignment]
+                what = f"read event {operator}.{connection}#{action}"
+                if event is None or event.status == "done":
+                    raise UnexpectedRow(what, "done" if event else "missing", "undone")
+                self._rows.read_events[operator, connection, action] = (replace(event, status="done"), input_set)
+            case DropReadEvent(operator, connection, action):
+                key = (operator, connection, action)
+                if key in self._rows.read_events:
+                    event, input_set = self._rows.read_events[key]
+                    self._rows.read_events[key] = (replace(event, effect=None), input_set)
+
+    def _log_events(self, run: EventRun) -> None:
+        last = self._rows.last_sent.get(run.port, 0)
+        _expect(run.first == last + 1, f"the last event of {run.port}", f"#{last}", f"#{run.first - 1}")
+        sent = self._rows.sent.setdefault(run.port, {})
+        at = 0
+        for index, header in enumerate(run.headers):
+            bodies: tuple[Bodies, ...] = ()
+            if not header.end:
+                bodies = cut_bodies(run.bodies, at, at + 1)
+                at += 1
+            sent[run.first + index] = (header, bodies)
+            for receiver in self._receivers.get(run.port, ()):
+                entry = _Entry(run.first + index, "undone", receiver)
+                self._rows.entries.setdefault(receiver, {})[run.first + index] = [entry]
+        self._rows.last_sent[run.port] = run.last
+
+    def _acknowledge(self, write: Acknowledge) -> None:
+        last = self._rows.last_acknowledged.get(write.receiver, 0)
+        _expect(
+            write.first == last + 1,
+            f"the last event acknowledged on {write.receiver}",
+            f"#{last}",
+            f"#{write.first - 1}",
+        )
+        sender = self._senders[write.receiver]
+        end = write.first + write.count - 1
+        sent = self._rows.last_sent.get(sender, 0)
+        _expect(end <= sent, f"the last event of {sender}", f"#{sent}", f"#{end} or later")
+        entries = self._rows.entries.setdefault(write.receiver, {})
+        for index in range(write.count):
+            number, sets = write.first + index, sets_of(write.assignment, index)
+            seq = write.seq + index
+            if sets:
+                entries[number] = [_Entry(number, "undone", write.receiver, s, seq) for s in sets]
+            else:
+                entries[number] = [_Entry(number, "done", write.receiver, NONE_SET, seq)]
+        self._rows.last_acknowledged[write.receiver] = end
+
+    def _finish_sets(self, operator: str, first: InputSetId, count: int) -> None:
+        finished = self._rows.finished.setdefault(operator, set())
+        numbers = {InputSetId(first + i) for i in range(count)}
+        _expect(not numbers & finished, f"Input Set {first} of {operator}", "done", "undone")
+        finished |= numbers
+        for receiver, entries in self._rows.entries.items():
+            if receiver.operator == operator:
+                for row in entries.values():
+                    for entry in row:
+                        if entry.input_set in numbers:
+                            entry.status = "done"
+
+    def _log_writes(self, port: Port, rows: tuple[WriteRow, ...]) -> None:
+        for row in rows:
+            last = self._rows.last_write.get(port, 0)
+            _expect(row.number == last + 1, f"the last write of {port}", f"#{last}", f"#{row.number - 1}")
+            self._rows.writes.setdefault(port, {})[row.number] = (row, "undone")
+            self._rows.last_write[port] = row.number
+
+    def _finish_writes(self, port: Port, first: int, count: int) -> None:
+        for number in range(first, first + count):
+            row, status = self._rows.writes.get(port, {}).get(number, (None, "missing"))
+            if row is None or status == "done":
+                raise UnexpectedRow(f"write {port}#{number}", status, "undone")
+            self._rows.writes[port][number] = (row, "done")
+            self._rows.last_done_write[port] = number
+
+    # Collection.
+
+    def _low_water(self, port: Port, grace: int) -> int:
+        """Return the number up to which all events of `port` are done."""
+        last = self._rows.last_sent.get(port, 0) - grace
+        named = [
+            first
+            for writes in self._rows.writes.values()
+            for row, status in writes.values()
+            if status == "undone"
+            for sender, first, _ in row.events
+            if sender == port
+        ]
+        for receiver in self._receivers.get(port, ()):
+            entries = self._rows.entries.get(receiver, {})
+            undone = [n for n, row in entries.items() if any(e.status == "undone" for e in row)]
+            named += undone
+        return min([last, *(number - 1 for number in named)])
+
+    def _collect_port(self, port: Port, upto: int) -> int:
+        gone = [number for number in self._rows.sent[port] if number <= upto]
+        for number in gone:
+            del self._rows.sent[port][number]
+            for receiver in self._receivers.get(port, ()):
+                self._rows.entries.get(receiver, {}).pop(number, None)
+        kept = [pair for pair in self._rows.lineage.get(port, []) if pair[0] > upto]
+        self._rows.lineage[port] = kept
+        return len(gone)
+
+    def _collect_writes(self) -> None:
+        for port, writes in self._rows.writes.items():
+            self._rows.writes[port] = {n: pair for n, pair in writes.items() if pair[1] == "undone"}
+
+    def _collect_sets(self) -> None:
+        """Forget the Input Sets that are done and of which no event is left."""
+        for operator, finished in self._rows.finished.items():
+            used = {
+                entry.input_set
+                for receiver, entries in self._rows.entries.items()
+                if receiver.operator == operator
+                for row in entries.values()
+                for entry in row
+            }
+            gone = finished - used
+            labels = self._rows.labels.get(operator, {})
+            self._rows.labels[operator] = {n: label for n, label in labels.items() if n not in gone}
+            events = self._rows.state_events.get(operator, {})
+            self._rows.state_events[operator] = {s: pair for s, pair in events.items() if pair[0] not in gone}
+            for key in [k for k, (_, s) in self._rows.read_events.items() if k[0] == operator and s in gone]:
+                del self._rows.read_events[key]
+
+    # The paper's tables.
+
+    def _event_log(self) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        for port, sent in self._rows.sent.items():
+            for number in sent:
+                receivers = self._receivers.get(port, ())
+                if not receivers:
+                    rows.append((number, "done", port.operator, port.name, None, None, None))
+                for receiver in receivers:
+                    for entry in self._rows.entries[receiver][number]:
+                        rows.append((number, entry.status, *port, *receiver, entry.input_set))
+        for port, writes in self._rows.writes.items():
+            rows += [(n, status, port.operator, None, *port, None) for n, (_, status) in writes.items()]
+        for (operator, connection, action), (event, input_set) in self._rows.read_events.items():
+            rows.append((action, event.status, operator, connection, None, None, input_set))
+        for operator, events in self._rows.state_events.items():
+            finished = self._rows.finished.get(operator, set())
+            for state_id, (input_set, _) in events.items():
+                status = "done" if input_set in finished else "undone"
+                rows.append((state_id, status, operator, None, None, None, input_set))
+        return rows
+
+    def _event_data(self) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        for port, sent in self._rows.sent.items():
+            for number, (header, bodies) in sent.items():
+                if not header.end:
+                    text = json.dumps([header.rows, header.size, header.end])
+                    rows.append((number, *port, text, _place(bodies[0]) if bodies else None))
+        for port, writes in self._rows.writes.items():
+            rows += [
+                (n, port.operator, None, None, _place(row.bodies[0])) for n, (row, _) in writes.items() if row.bodies
+            ]
+        for (operator, connection, action), (event, _) in self._rows.read_events.items():
+            if event.effect is not None:
+                rows.append((action, operator, connection, None, _place(event.effect)))
+        return rows
+
+    def _read_action(self) -> list[tuple[Any, ...]]:
+        return [
+            (row.action, "complete" if row.complete else "incomplete", operator, row.connection, row.description)
+            for operator, actions in self._rows.read_actions.items()
+            for row in actions.values()
+        ]
+
+    def _state(self) -> list[tuple[Any, ...]]:
+        rows = [(r.state_id, o, _json({"context": r.context, "state": r.state})) for o, r in self._rows.states.items()]
+        for operator, events in self._rows.state_events.items():
+            rows += [(state_id, operator, text) for state_id, (_, text) in events.items()]
+        return rows
+
+    def _event_lineage(self) -> list[tuple[Any, ...]]:
+        return [(number, *port, s) for port, pairs in self._rows.lineage.items() for number, s in pairs]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreFailed("the log store is closed")
+
+
+def _expect(holds: bool, what: str, found: str, expected: str) -> None:
+    if not holds:
+        raise UnexpectedRow(what, found, expected)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _place(bodies: Bodies) -> Any:
+    if bodies.data is not None:
+        return bodies.data
+    return f"file:{bodies.file}@{bodies.offset}+{sum(bodies.lengths)}"
+
+
+def _copy(rows: _Rows, writes: Sequence[Write]) -> _Rows:
+    """Copy deep enough that applying writes to the original leaves the copy as it was."""
+    kept = copy(rows)
+    for name, value in vars(rows).items():
+        setattr(kept, name, {key: copy(inner) for key, inner in value.items()})
+    if any(isinstance(write, Acknowledge | FinishSets) for write in writes):
+        kept.entries = {
+            receiver: {number: [replace(entry) for entry in row] for number, row in entries.items()}
+            for receiver, entries in rows.entries.items()
+        }
+    return kept
+
+
+__all__ = ["MemoryStore"]
