@@ -56,7 +56,7 @@ class Context(Protocol):
 
 
 #: What `generate` may return: nothing, one table, several events, or these by port.
-Outputs: TypeAlias = None | pa.Table | Sequence[pa.Table] | Mapping[str, pa.Table | Sequence[pa.Table]]
+Outputs: TypeAlias = pa.Table | Sequence[pa.Table] | Mapping[str, pa.Table | Sequence[pa.Table]] | None
 
 
 class Operator:
