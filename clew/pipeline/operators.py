@@ -68,7 +68,8 @@ class Operator:
 
     #: Names of the generative functions; each is a method of this class.
     functions: tuple[str, ...] = ("generate",)
-    #: Whether `generate` looks at `context.state`; then each Input Set's snapshot of it is logged.
+    #: Whether `generate` looks at `context.state`; then each Input Set's snapshot of it is logged. An operator
+    #: that defines `initial` does.
     uses_state = False
 
     def initial(self) -> State:
@@ -103,6 +104,8 @@ class Operator:
 
 class WindowLogic:
     """Control's decisions for an operator whose generative functions have windows."""
+
+    uses_state = False
 
     def __init__(self, windows: Mapping[str, Window], ports: Sequence[str]) -> None:
         self._windows = dict(windows)
@@ -152,6 +155,7 @@ class OperatorLogic:
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
         self._several = len(operator.functions) > 1
+        self.uses_state = operator.uses_state or type(operator).initial is not Operator.initial
         self.needs_facts = type(operator).facts is not Operator.facts
         self.fingerprint = type(operator).__qualname__ if self.needs_facts else ""
 

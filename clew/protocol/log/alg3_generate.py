@@ -1,0 +1,120 @@
+"""Algorithm 3: generation of Output Sets, Steps 2 to 5; one transaction for all of a turn's."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from clew.ids import InputSetId, Port
+from clew.protocol.log.alg2_update import Update
+from clew.protocol.log.alg4_read import SideRead, log_reads
+from clew.protocol.log.context import Context
+from clew.protocol.log.runs import acknowledgements, finished, lineages
+from clew.protocol.rows import END, Bodies, EventRun, Header, WriteRow
+from clew.protocol.step import (
+    FixSchema,
+    LogEvents,
+    LogLineage,
+    LogStateEvent,
+    LogWrites,
+    OpenSets,
+    SetOperator,
+    Step,
+    Write,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What some Input Sets produced on one port: `counts[i]` events for the i-th of them."""
+
+    counts: tuple[int, ...]
+    headers: tuple[Header, ...]
+    bodies: tuple[Bodies, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Productions:
+    """The Output Sets of `sets`, in that order."""
+
+    sets: tuple[InputSetId, ...]
+    outputs: Mapping[str, Output] = field(default_factory=dict)
+    #: By connection: how many write actions each Input Set emitted, and their bodies one by one.
+    writes: Mapping[str, Output] = field(default_factory=dict)
+    reads: tuple[SideRead, ...] = ()
+    schemas: tuple[FixSchema, ...] = ()
+
+
+def generate(update: Update, productions: Sequence[Productions], sink: str | None = None) -> tuple[Context, Step]:
+    """Log everything the turn did, atomically (Step 4), and name what to send after it (Step 5).
+
+    `productions` hold the Output Sets of `update.closed`, in that order. `sink` names the connection of an
+    operator without a function of its own: each closed Input Set is then one write action of its events.
+    """
+    context = update.context
+    writes: list[Write] = list(acknowledgements(context.operator, update.taken))
+    # The labels of Input Sets that were open before are in the log already.
+    opened = tuple((s.number, s.label) for s in context.opened.values() if s.number > update.known)
+    if opened:
+        writes.append(OpenSets(context.operator, opened))
+    writes += [schema for made in productions for schema in made.schemas]
+    runs = [_log_output(context, port, productions, writes) for port in context.outputs]
+    writes += _state_events(context, update)
+    for made in productions:
+        writes += log_reads(context, made.reads)
+        for connection, output in made.writes.items():
+            writes.append(_log_writes(context, connection, output))
+    if sink is not None and update.closed:
+        writes.append(_sink_writes(context, sink, update))
+    writes += finished(context.operator, [s.number for s in update.closed] + list(update.dropped))
+    if context.finished:
+        writes.append(SetOperator(context.operator, "finished"))
+    sends = tuple(run for run in runs if run is not None)
+    durable = bool(sends or update.closed or context.finished)
+    return context, Step((*writes, context.store_state()), sends, durable)
+
+
+def _log_output(
+    context: Context, port: str, productions: Sequence[Productions], writes: list[Write]
+) -> EventRun | None:
+    """Step 4 (1), (2), (5b): number the output events of one port and log them with their lineage."""
+    outputs = [(made.sets, made.outputs[port]) for made in productions if port in made.outputs]
+    headers = [header for _, output in outputs for header in output.headers]
+    bodies = tuple(run for _, output in outputs for run in output.bodies)
+    if context.finished:
+        headers.append(END)
+    if not headers:
+        return None
+    sender = Port(context.operator, port)
+    first = context.sent.get(port, 0) + 1
+    run = EventRun(sender, first, tuple(headers), bodies)
+    context.sent[port] = run.last
+    writes.append(LogEvents(run))
+    sets = [number for numbers, _ in outputs for number in numbers]
+    counts = [count for _, output in outputs for count in output.counts]
+    writes += [LogLineage(lineage) for lineage in lineages(sender, first, sets, counts)]
+    return run
+
+
+def _state_events(context: Context, update: Update) -> Iterator[Write]:
+    """Step 2 and Step 4 (3): the global state that each Input Set saw, as an event of that Input Set."""
+    for closed in update.closed:
+        if closed.state is not None:
+            context.state_id += 1
+            yield LogStateEvent(context.operator, context.state_id, closed.number, closed.state)
+
+
+def _log_writes(context: Context, connection: str, output: Output) -> LogWrites:
+    first = context.writes.get(connection, 0) + 1
+    bodies = [run.cut(i, i + 1) for run in output.bodies for i in range(len(run))]
+    rows = tuple(WriteRow(first + index, (), (body,)) for index, body in enumerate(bodies))
+    context.writes[connection] = first + len(rows) - 1
+    return LogWrites(Port(context.operator, connection), rows)
+
+
+def _sink_writes(context: Context, connection: str, update: Update) -> LogWrites:
+    first = context.writes.get(connection, 0) + 1
+    rows = tuple(
+        WriteRow(first + index, tuple((context.senders[s.port], s.first, s.count) for s in closed.spans))
+        for index, closed in enumerate(update.closed)
+    )
+    context.writes[connection] = first + len(rows) - 1
+    return LogWrites(Port(context.operator, connection), rows)

@@ -1,0 +1,42 @@
+"""Algorithm 6: recovery of a Source operator, Steps 2 to 4. Step 1 is Algorithm 7's."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from clew.protocol.log.context import Context
+from clew.protocol.rows import Bodies, ReadActionRow, ReadEventRow
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where a source goes on.
+
+    start    Algorithm 1, Step 1: there is no read action yet
+    observe  Step 2.a: the action is logged, its effect is not; discard what was stored and do it again
+    stored   Step 2.c: go on through the stored effect, from `offset`
+    replay   Step 3: replay the action from `offset`
+    drop     Step 2.d: all is logged, the stored effect may still have to be discarded
+    finished nothing is left to do
+    """
+
+    at: Literal["start", "observe", "stored", "replay", "drop", "finished"]
+    offset: Any = None
+    effect: Bodies | None = None
+
+
+def recover_source(
+    context: Context, action: ReadActionRow | None, event: ReadEventRow | None, replayable: bool
+) -> Resume:
+    """Decide from the last read action, its event and the restored state."""
+    offset = context.state.get("offset")
+    if action is None:
+        return Resume("start")
+    if not action.complete:
+        # Step 4: incomplete.
+        return Resume("replay", offset) if replayable else Resume("observe")
+    # Step 3: complete.
+    if event is None:
+        return Resume("finished")
+    if event.status == "done":
+        return Resume("drop") if event.effect is not None else Resume("finished")
+    return Resume("stored", offset, event.effect)

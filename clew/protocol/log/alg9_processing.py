@@ -1,0 +1,56 @@
+"""Algorithm 9: recovery of an operator's processing, Steps 1 and 2."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from clew.ids import InputSetId
+from clew.protocol.log.context import Arrival, Context, InputSet, Logic, hashable, restore
+from clew.protocol.rows import Label, Member, StateRow
+
+
+def recover_processing(
+    context: Context,
+    logic: Logic,
+    row: StateRow | None,
+    members: Iterable[Member],
+    labels: Mapping[InputSetId, Label],
+    headers: Mapping[tuple[str, int], Arrival] | None = None,
+) -> Context:
+    """Rebuild global state, counters and Input Sets as they were.
+
+    Step 1: `row` is the latest STATE. Step 2: `members` are the acknowledged, undone events in the order in
+    which they were taken; each joins again only the Input Set it is assigned to (2.b), and updates the
+    global state only where STATE does not hold that update yet. In Clew the turn's transaction holds both,
+    so `headers` is empty; it is there for logs that store STATE with generation only, as in the paper.
+    Step 2.c, triggering, is the first thing that the next turn does (Algorithm 2).
+    """
+    after = restore(context, row)
+    by_number = {number: InputSet(number, hashable(label)) for number, label in labels.items()}
+    for member in members:
+        for index in range(member.count):
+            _rejoin(after, logic, member, member.first + index, by_number, headers or {})
+    after.opened = {opened.label: opened for _, opened in sorted(by_number.items()) if opened.spans}
+    return after
+
+
+def _rejoin(
+    context: Context,
+    logic: Logic,
+    member: Member,
+    number: int,
+    by_number: dict[InputSetId, InputSet],
+    headers: Mapping[tuple[str, int], Arrival],
+) -> None:
+    port = member.port.name
+    if number > context.latest.get(port, 0):
+        event = headers[port, number]
+        for label in logic.assign(event, context.state):
+            _learn(by_number, member.input_set, label)
+        context.latest[port] = number
+        context.seq = max(context.seq, member.seq)
+        context.input_set = max(context.input_set, member.input_set)
+    by_number[member.input_set].add(port, number)
+
+
+def _learn(by_number: dict[InputSetId, InputSet], number: InputSetId, label: Any) -> None:
+    by_number.setdefault(number, InputSet(number, label))

@@ -1,0 +1,124 @@
+"""From events one by one to runs: the log's cost falls with the size of the turn (design, Section 4)."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from clew.ids import InputSetId, Port
+from clew.protocol.rows import Assignment, Every, Lineage, Listed, Own
+from clew.protocol.step import Acknowledge, FinishSets
+
+
+class Taken(NamedTuple):
+    """An event that was taken, and the Input Sets it was assigned to."""
+
+    port: str
+    number: int
+    seq: int
+    sets: tuple[InputSetId, ...]
+
+
+class _Group(NamedTuple):
+    """Consecutive events of one port with the same Input Sets."""
+
+    port: str
+    first: int
+    length: int
+    seq: int
+    sets: tuple[InputSetId, ...]
+
+
+def acknowledgements(operator: str, taken: Sequence[Taken]) -> Iterator[Acknowledge]:
+    """Yield the assignments as runs, in the order in which the events were taken."""
+    groups = _groups(taken)
+    at = 0
+    while at < len(groups):
+        end = _stretch(groups, at)
+        first = groups[at]
+        count = sum(group.length for group in groups[at:end])
+        yield Acknowledge(Port(operator, first.port), first.first, count, first.seq, _assignment(groups[at:end]))
+        at = end
+
+
+def _groups(taken: Sequence[Taken]) -> list[_Group]:
+    groups: list[_Group] = []
+    for event in taken:
+        last = groups[-1] if groups else None
+        if last and last.port == event.port and last.sets == event.sets and last.first + last.length == event.number:
+            groups[-1] = last._replace(length=last.length + 1)
+        else:
+            groups.append(_Group(event.port, event.number, 1, event.seq, event.sets))
+    return groups
+
+
+def _stretch(groups: Sequence[_Group], at: int) -> int:
+    """Return the end of the longest stretch from `at` on that is one `Own` or one `Every`."""
+    end = at + 1
+    if len(groups[at].sets) != 1:
+        return end
+    while end < len(groups) and _continues(groups, at, end):
+        end += 1
+    return end
+
+
+def _continues(groups: Sequence[_Group], at: int, end: int) -> bool:
+    """Say whether the group at `end` goes on with consecutive Input Sets of one size."""
+    before, group = groups[end - 1], groups[end]
+    follows = (
+        group.port == before.port
+        and len(group.sets) == 1
+        and group.sets[0] == before.sets[0] + 1
+        and group.first == before.first + before.length
+        and group.seq == before.seq + before.length
+    )
+    if not follows:
+        return False
+    if end == at + 1:
+        return True
+    # Only the first and the last Input Set of a stretch may be shorter than the others.
+    size = max(groups[at].length, groups[at + 1].length)
+    return before.length == size and group.length <= size
+
+
+def _assignment(groups: Sequence[_Group]) -> Assignment:
+    if len(groups) == 1:
+        return Listed(groups[0].sets)
+    first = groups[0].sets[0]
+    size = max(group.length for group in groups)
+    if size == 1:
+        return Own(first)
+    return Every(first, size, size - groups[0].length)
+
+
+def finished(operator: str, numbers: Iterable[InputSetId]) -> Iterator[FinishSets]:
+    """Yield the Input Sets that are done, as runs."""
+    for first, count in consecutive(sorted(numbers)):
+        yield FinishSets(operator, InputSetId(first), count)
+
+
+def consecutive(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield (first, count) for each stretch of consecutive numbers."""
+    for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in group]
+        yield members[0], len(members)
+
+
+def lineages(port: Port, first: int, sets: Sequence[InputSetId], counts: Sequence[int]) -> Iterator[Lineage]:
+    """Yield the lineage of events from `first` on: `counts[i]` of them came from `sets[i]`."""
+    at, event = 0, first
+    for start, length in _ascending(sets):
+        part = counts[at : at + length]
+        coded = tuple((count, len(list(group))) for count, group in groupby(part))
+        if any(part):
+            yield Lineage(port, event, InputSetId(start), coded)
+        event += sum(part)
+        at += length
+
+
+def _ascending(sets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield (first, count) for each stretch of `sets` that ascends by one, in the order given."""
+    start = 0
+    for at in range(1, len(sets) + 1):
+        if at == len(sets) or sets[at] != sets[at - 1] + 1:
+            yield sets[start], at - start
+            start = at
