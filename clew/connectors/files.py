@@ -1,0 +1,158 @@
+"""Files in a directory: Parquet, CSV and JSON lines, as a source and as a sink."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from clew.connectors import parquetfiles, textfiles
+from clew.connectors.filewrites import EXTENSIONS, target, write_file
+from clew.connectors.listing import Entry, format_of, listing
+from clew.connectors.recorded import recall, record
+from clew.connectors.slices import MOST_SLICES
+from clew.connectors.textfiles import Columns
+from clew.errors import GraphError, SinkFailed
+from clew.pipeline.contracts import Json, Piece, Plan, Replayable, Sink, WriteAction
+from clew.pipeline.location import caller
+
+
+@dataclass(frozen=True)
+class Files(Replayable, Sink):
+    """A place of files; a pipeline declares it as a source or as a sink.
+
+    As a source, the snapshot is the listing with the types of the columns, and an offset is
+    `[file, row, byte]`: the file's index in the listing, and where to go on in it. Parquet is read by
+    ranges of rows in parallel; the rows of text files cannot be counted without reading them, so
+    one slice goes through them, file after file.
+
+    As a sink, each write action is one file named after it. A repeat makes the same file again, which
+    is harmless; it is not fenced.
+    """
+
+    idempotent = True
+    checkable = True
+
+    given: str
+    places: tuple[str, ...]
+    format: str | None = None
+    rows_per_event: int = 1000
+    declared: pa.Schema | None = None
+
+    def describe(self) -> str:
+        return f"files {self.given}"
+
+    def schema(self) -> pa.Schema | None:
+        return self.declared
+
+    def validate(self) -> None:
+        """Raise SourceFailed when there is nothing to read.
+
+        A directory that is given with its format may be a sink, which may be missing or empty; if it is
+        a source after all, `snapshot` refuses it.
+        """
+        if not self._may_be_sink():
+            format_of(listing(self.places), self.format)
+
+    def snapshot(self) -> Json:
+        entries = listing(self.places)
+        format = format_of(entries, self.format)
+        if format == "parquet":
+            footers = [parquetfiles.footer(entry) for entry in entries]
+            entries, inferred = [entry for entry, _ in footers], footers[0][1]
+        else:
+            inferred = self.declared or textfiles.infer(entries, format)
+        schema = self.declared or inferred
+        return {"format": format, "schema": record(schema), "files": [entry.json() for entry in entries]}
+
+    def plan(self, snapshot: Json, offset: Json, events: int) -> Plan:
+        file, row, byte = offset or (0, 0, 0)
+        if snapshot["format"] == "parquet":
+            return self._plan_rows([Entry.of(entry) for entry in snapshot["files"]], file, row, events)
+        return Plan(([file, row, byte, events],), last=None)
+
+    def read(self, snapshot: Json, piece: Json) -> Iterator[Piece]:
+        entries = [Entry.of(entry) for entry in snapshot["files"]]
+        file, row, byte, left = piece
+        while left and file < len(entries):
+            for batch in self._batches(snapshot, entries[file], row, byte):
+                yield Piece(batch.table, [file, batch.row, batch.byte])
+                left -= 1
+                if not left:
+                    # The reader was left before the end of the file, where it would have looked itself.
+                    entries[file].check()
+                    return
+            file, row, byte = file + 1, 0, 0
+
+    def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+        write_file(self._directory(), self.format or "parquet", action, tables, schema)
+
+    def applied(self, action: WriteAction) -> bool:
+        return os.path.exists(target(self._directory(), self.format or "parquet", action))
+
+    def _batches(self, snapshot: Json, entry: Entry, row: int, byte: int) -> Iterator[textfiles.Batch]:
+        columns = Columns(recall(snapshot["schema"]), self.declared is not None)
+        if snapshot["format"] != "parquet":
+            yield from textfiles.read(entry, snapshot["format"], columns, row, byte, self.rows_per_event)
+            return
+        for table in parquetfiles.read(entry, columns, row, self.rows_per_event):
+            row += table.num_rows
+            yield textfiles.Batch(table, row, 0)
+
+    def _plan_rows(self, entries: list[Entry], file: int, row: int, events: int) -> Plan:
+        """Cut the next events into slices.
+
+        A slice inside a large row group decodes the rows before it in vain, so a new one begins only
+        where that costs no more than the slice before it.
+        """
+        slices: list[list[int]] = []
+        size = -(-events // MOST_SLICES)
+        while events and file < len(entries):
+            if row >= entries[file].rows:
+                file, row = file + 1, 0
+                continue
+            current = slices[-1][3] if slices else 0
+            full = current >= size and parquetfiles.skipped(entries[file], row) <= current * self.rows_per_event
+            if not slices or full:
+                slices.append([file, row, 0, 0])
+            slices[-1][3] += 1
+            row += self.rows_per_event
+            events -= 1
+        left = any(entry.rows > (row if index == file else 0) for index, entry in enumerate(entries) if index >= file)
+        return Plan(tuple(slices), last=not left)
+
+    def _may_be_sink(self) -> bool:
+        return self.format is not None and len(self.places) == 1 and not _is_glob(self.places[0])
+
+    def _directory(self) -> str:
+        place = self.places[0]
+        if len(self.places) > 1 or _is_glob(place) or os.path.isfile(place):
+            raise SinkFailed(self.given, "it is not one directory, which files are written to", "name a directory")
+        return place
+
+
+def files(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    format: str | None = None,
+    rows_per_event: int = 1000,
+    schema: pa.Schema | None = None,
+) -> Files:
+    """Name files to read, or a directory to write to.
+
+    To read, `path` is a file, a directory, a glob or a list of these. The format is `parquet`, `csv` or
+    `jsonl`, by default as the names end; each event has `rows_per_event` rows, fewer at the end of a file.
+    To write, `path` is a directory and `format` is named.
+    """
+    paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(one) for one in path]
+    if format is not None and format not in EXTENSIONS:
+        raise GraphError(f"files cannot have the format {format!r}; it is one of {', '.join(EXTENSIONS)}", caller())
+    if not paths or rows_per_event < 1:
+        raise GraphError("files need at least one path, and events at least one row", caller())
+    # Absolute from here on: executors may stand in another directory.
+    places = tuple(os.path.abspath(os.path.expanduser(one)) for one in paths)
+    return Files(", ".join(paths), places, format, rows_per_event, schema)
+
+
+def _is_glob(place: str) -> bool:
+    return not os.path.exists(place) and any(sign in place for sign in "*?[")

@@ -1,0 +1,129 @@
+"""How one write action becomes one file: whole or not at all, under a name that never changes."""
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from clew.errors import SinkFailed
+from clew.faultpoint import fault_point
+from clew.pipeline.contracts import WriteAction
+
+EXTENSIONS = {"parquet": ".parquet", "csv": ".csv", "jsonl": ".jsonl"}
+
+
+def target(directory: str, format: str, action: WriteAction) -> str:
+    """Return the path of a write action's file."""
+    if os.path.basename(action.name) != action.name or action.name.startswith("."):
+        raise SinkFailed(directory, f"{action.name!r} cannot name a file in it", "rename the operator or the run")
+    return os.path.join(directory, action.name + EXTENSIONS[format])
+
+
+def write_file(directory: str, format: str, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+    """Write a file beside its place, make it durable, and move it there in one step."""
+    final = target(directory, format, action)
+    try:
+        _ensure(directory)
+        _remove_leftovers(final)
+        temporary = _temporary(final)
+        try:
+            with open(temporary, "xb") as out:
+                _WRITERS[format](out, tables, schema)
+                out.flush()
+                os.fsync(out.fileno())
+            fault_point("sink-before-rename", action.operator)
+            os.replace(temporary, final)
+        except Exception:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        _sync(directory)
+    except (OSError, pa.ArrowException, TypeError, ValueError) as error:
+        raise SinkFailed(
+            directory, f"{os.path.basename(final)} cannot be written ({error})",
+            "mend the cause and run again: the write is repeated under the same name",
+        ) from error  # fmt: skip
+    fault_point("sink-after-commit", action.operator)
+
+
+def _ensure(directory: str) -> None:
+    if not os.path.isdir(directory):
+        os.makedirs(directory, exist_ok=True)
+        _sync(os.path.dirname(directory))
+
+
+def _sync(directory: str) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _temporary(final: str) -> str:
+    directory, name = os.path.split(final)
+    # Spark and Clew pass over names that begin with a dot.
+    return os.path.join(directory, f".{name}.{secrets.token_hex(8)}.tmp")
+
+
+def _remove_leftovers(final: str) -> None:
+    """Remove what crashed attempts of the same write left behind."""
+    directory, name = os.path.split(final)
+    for child in os.listdir(directory):
+        if child.startswith(f".{name}.") and child.endswith(".tmp"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(directory, child))
+
+
+def _write_parquet(out: BinaryIO, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+    with pa.parquet.ParquetWriter(out, schema, compression="snappy", version="2.6") as writer:
+        for table in tables:
+            writer.write_table(table.cast(schema))
+
+
+def _write_csv(out: BinaryIO, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+    _refuse_without_text(schema, nested=True)
+    options = pa.csv.WriteOptions(include_header=True, delimiter=",", quoting_style="needed")
+    with pa.csv.CSVWriter(out, schema, write_options=options) as writer:
+        for table in tables:
+            writer.write_table(table.cast(schema))
+
+
+def _write_jsonl(out: BinaryIO, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+    _refuse_without_text(schema, nested=False)
+    for table in tables:
+        for batch in table.cast(schema).to_batches(max_chunksize=1024):
+            lines = [json.dumps(row, default=_plain, allow_nan=False, ensure_ascii=False) for row in batch.to_pylist()]
+            out.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
+
+
+_WRITERS: dict[str, Callable[[BinaryIO, Iterator[pa.Table], pa.Schema], None]] = {
+    "parquet": _write_parquet,
+    "csv": _write_csv,
+    "jsonl": _write_jsonl,
+}
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Decimal):
+        # As text, because most readers would make a number of it a float.
+        return format(value, "f")
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} has no form in JSON; turn it into text in the function")
+
+
+def _refuse_without_text(schema: pa.Schema, *, nested: bool) -> None:
+    for field in schema:
+        kind = field.type
+        if (nested and pa.types.is_nested(kind)) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            raise ValueError(f"column {field.name} of type {kind} has no text form; write Parquet, or make it text")

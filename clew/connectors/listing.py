@@ -1,0 +1,114 @@
+"""Which files a source reads: the directory listing that is stored before anything is read."""
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clew.errors import SourceFailed
+from clew.pipeline.contracts import Json
+
+FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file as the listing saw it; `groups` are the row counts of a Parquet file's row groups."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    groups: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return sum(self.groups)
+
+    def json(self) -> Json:
+        return [self.path, self.size, self.mtime_ns, list(self.groups)]
+
+    @classmethod
+    def of(cls, value: Json) -> "Entry":
+        path, size, mtime_ns, groups = value
+        return cls(path, size, mtime_ns, tuple(groups))
+
+    def check(self) -> None:
+        """Raise SourceFailed unless the file still is what the listing saw."""
+        cure = "put the file back as it was, or start a new run with --fresh to read what is there now"
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            raise SourceFailed(self.path, f"the file was listed and cannot be found now ({error})", cure) from None
+        for what, was, now in (
+            ("size", self.size, found.st_size),
+            ("time of change (mtime_ns)", self.mtime_ns, found.st_mtime_ns),
+        ):
+            if was != now:
+                raise SourceFailed(self.path, f"its {what} was {was} when it was listed and is {now} now", cure)
+
+
+def listing(places: Iterable[str]) -> list[Entry]:
+    """List the files of all places, in the order of the places and by name within each."""
+    found: dict[str, Entry] = {}
+    for place in places:
+        paths = sorted(_paths(place))
+        if not paths:
+            raise SourceFailed(place, "no file is there, expected at least one", "check the path")
+        for path in paths:
+            stat = os.stat(path)
+            # A file that two places name is read once.
+            found.setdefault(path, Entry(path, stat.st_size, stat.st_mtime_ns))
+    return list(found.values())
+
+
+def format_of(entries: Iterable[Entry], given: str | None) -> str:
+    """Return the one format of all files: as given, or as their names end."""
+    if given is not None:
+        return given
+    formats: dict[str | None, str] = {}
+    for entry in entries:
+        formats.setdefault(FORMATS.get(Path(entry.path).suffix.lower()), entry.path)
+    if None in formats:
+        raise SourceFailed(
+            formats[None], f"its name does not say its format, expected one of {', '.join(FORMATS)}",
+            'say format="parquet", "csv" or "jsonl", or name the files with a glob',
+        )  # fmt: skip
+    if len(formats) > 1:
+        raise SourceFailed(
+            " and ".join(formats.values()), "they have different formats, expected one",
+            "declare one source for each format, with a glob such as orders/*.csv",
+        )  # fmt: skip
+    return str(next(iter(formats)))
+
+
+def _paths(place: str) -> Iterator[str]:
+    """Yield the files of a glob, a directory or a path.
+
+    Names that begin with a dot or an underscore are not data, by the convention of Spark and Hadoop
+    (`_SUCCESS`, temporary files); a path that is named in full is taken whatever its name.
+    """
+    if os.path.isfile(place):
+        yield place
+    elif os.path.isdir(place):
+        yield from _children(place)
+    else:
+        matches = glob.iglob(place, recursive=True)
+        yield from (path for path in matches if os.path.isfile(path) and _is_data(path))
+
+
+def _children(directory: str) -> Iterator[str]:
+    with os.scandir(directory) as children:
+        for child in children:
+            if not _is_data(child.name):
+                continue
+            if child.is_dir():
+                raise SourceFailed(
+                    directory, f"it holds the directory {child.name}, expected files only",
+                    f"read the tree with a glob such as {directory}/**/*.parquet",
+                )  # fmt: skip
+            yield child.path
+
+
+def _is_data(path: str) -> bool:
+    return not os.path.basename(path).startswith((".", "_"))
