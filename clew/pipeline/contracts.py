@@ -61,6 +61,11 @@ class Source(ABC):
 class Replayable(Source):
     """A read action that can be replayed from any offset, given its snapshot."""
 
+    @property
+    def stores_snapshot(self) -> bool:
+        """Whether something must be stored before anything is read."""
+        return type(self).snapshot is not Replayable.snapshot
+
     def snapshot(self) -> Json:
         """Observe what must be stored before anything is read (a directory listing), or None.
 

@@ -1,0 +1,238 @@
+"""Wires a run: the only module that names concrete stores and engines."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from clew.errors import RunFinished, SetupFailed, StoreFailed
+from clew.ids import Port
+from clew.pipeline.declare import Pipeline
+from clew.pipeline.graph import Graph
+from clew.runtime.channels import Channels
+from clew.runtime.collect import collect
+from clew.runtime.engine import Engine, InlineEngine
+from clew.runtime.progress import Progress
+from clew.runtime.runner import Surroundings
+from clew.store.base import Collected, Store, Topology
+from clew.store.memory import MemoryStore
+from clew.supervisor.threads import Policy, Supervisor
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from clew.spark.program import Program
+
+Recovery = Literal["log", "none"]
+
+
+@dataclass(frozen=True)
+class Log:
+    """Where a run's log is: a URL, and the directory of its event bodies."""
+
+    url: str
+    bodies: str | None
+
+    @classmethod
+    def at(cls, url: str | None, pipeline: str, bodies: str | None = None) -> "Log":
+        """Read `sqlite:///PATH`, `postgresql://...` or `memory:`; None is a file under .clew/ here."""
+        home = Path(".clew") / pipeline
+        url = url or f"sqlite:///{home / 'log.db'}"
+        scheme = urlsplit(url).scheme
+        if scheme == "memory":
+            return cls(url, bodies)
+        if scheme == "sqlite":
+            return cls(url, str(Path(bodies or f"{_sqlite_path(url)}.bodies").resolve()))
+        if scheme in ("postgresql", "postgres"):
+            return cls(url, str(Path(bodies or home / "bodies").resolve()))
+        raise SetupFailed(f"{url!r} is no log that Clew knows", "use sqlite:///PATH or postgresql://USER@HOST/DATABASE")
+
+    def exists(self, pipeline: str) -> bool:
+        """Say whether there is a log already; opens nothing that is not there."""
+        if self.url.startswith("sqlite"):
+            return _sqlite_path(self.url).exists()
+        return not self.url.startswith("memory")
+
+    def open(self, pipeline: str) -> Store:
+        """Open the log, making it if there is none."""
+        if self.url.startswith("memory"):
+            return MemoryStore()
+        if self.url.startswith("sqlite"):
+            from clew.store.sqlite import SqliteStore
+
+            path = _sqlite_path(self.url)
+            _make_directory(path.parent)
+            return SqliteStore(path)
+        from clew.store.postgres import PostgresStore
+
+        return PostgresStore(self.url, schema=f"clew_{pipeline}")
+
+    def remove(self, pipeline: str) -> None:
+        """Remove the log and its bodies, for a fresh start."""
+        if self.url.startswith("sqlite"):
+            for suffix in ("", "-wal", "-shm", "-journal"):
+                Path(f"{_sqlite_path(self.url)}{suffix}").unlink(missing_ok=True)
+        elif self.url.startswith("postgres"):
+            from clew.store.postgres import drop_log
+
+            drop_log(self.url, schema=f"clew_{pipeline}")
+        if self.bodies is not None:
+            shutil.rmtree(self.bodies, ignore_errors=True)
+
+
+def _sqlite_path(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreFailed(
+            f"cannot make the log directory {path}: {error.strerror}", "choose another one with --log sqlite:///PATH"
+        ) from error
+
+
+def run(
+    pipeline: Pipeline | Graph,
+    *,
+    log: str | None = None,
+    bodies: str | None = None,
+    fresh: bool = False,
+    recovery: Recovery = "log",
+    engine: "Engine | Literal['spark', 'inline']" = "spark",
+    spark: "SparkSession | None" = None,
+    master: str | None = None,
+    program: "Program | None" = None,
+    policy: Policy | None = None,
+    progress: Progress | None = None,
+) -> Progress:
+    """Run a pipeline to its end, or go on with a run that was cut off; returns its figures.
+
+    `spark` is a session that you already have; without one Clew makes its own, on `master`. `recovery="none"` runs the
+    same turns with no log at all: it is the baseline of every overhead that is measured, and nothing survives it.
+    """
+    graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
+    place = Log.at(log, graph.name, bodies)
+    if recovery == "none":
+        return _run_without_log(graph, engine, spark, master, program, policy, progress)
+    if fresh:
+        place.remove(graph.name)
+    store = place.open(graph.name)
+    try:
+        store.declare(topology(graph))
+        _refuse_finished(graph, store, place.url)
+        _validate(graph)
+        computes = _engine(graph, engine, spark, master, program, place.bodies)
+        try:
+            return _supervise(graph, store, computes, place.bodies, True, policy, progress)
+        finally:
+            computes.close()
+    finally:
+        store.close()
+
+
+def gc(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> Collected:
+    """Remove what is done from a log, and body files that nothing refers to."""
+    place = Log.at(log, pipeline.name, bodies)
+    store = place.open(pipeline.name)
+    try:
+        store.declare(topology(pipeline))
+        return collect(store, place.bodies)
+    finally:
+        store.close()
+
+
+def topology(graph: Graph) -> Topology:
+    """Return what a log must know of a graph."""
+    links = tuple((link.sender, link.receiver) for link in graph.links)
+    return Topology(graph.name, graph.fingerprint, tuple(graph.operators), links)
+
+
+def is_finished(graph: Graph, store: Store) -> bool:
+    """Say whether every operator has ended and every write action is done."""
+    if not all(row.status == "finished" for row in store.operators() if row.operator in graph.operators):
+        return False
+    ports = [Port(spec.name, name) for spec in graph.operators.values() for name in spec.sinks]
+    return not any(store.undone_writes(port, 1) for port in ports)
+
+
+def _refuse_finished(graph: Graph, store: Store, url: str) -> None:
+    if is_finished(graph, store):
+        raise RunFinished(graph.name, masked(url))
+
+
+def _validate(graph: Graph) -> None:
+    """Let sources and sinks say what is missing, before a session is started."""
+    for spec in graph.operators.values():
+        if spec.source is not None:
+            spec.source.validate()
+        for sink in spec.sinks.values():
+            sink.validate()
+
+
+def _engine(
+    graph: Graph,
+    engine: "Engine | Literal['spark', 'inline']",
+    spark: Any,
+    master: str | None,
+    program: "Program | None",
+    bodies: str | None,
+) -> Engine:
+    if engine == "inline":
+        return InlineEngine(graph)
+    if engine == "spark":
+        # Imported here: commands that need no JVM must not pay for pyspark.
+        from clew.spark.engine import SparkEngine
+
+        return SparkEngine(graph, spark=spark, master=master, program=program, bodies=bodies)
+    return engine
+
+
+def _run_without_log(
+    graph: Graph,
+    engine: "Engine | Literal['spark', 'inline']",
+    spark: Any,
+    master: str | None,
+    program: "Program | None",
+    policy: Policy | None,
+    progress: Progress | None,
+) -> Progress:
+    import tempfile
+
+    from clew.store.ephemeral import EphemeralStore
+
+    store = EphemeralStore()
+    store.declare(topology(graph))
+    _validate(graph)
+    with tempfile.TemporaryDirectory(prefix="clew-") as bodies:
+        computes = _engine(graph, engine, spark, master, program, bodies)
+        try:
+            return _supervise(graph, store, computes, bodies, False, policy, progress)
+        finally:
+            computes.close()
+
+
+def _supervise(
+    graph: Graph,
+    store: Store,
+    engine: Engine,
+    bodies: str | None,
+    durable: bool,
+    policy: Policy | None,
+    progress: Progress | None,
+) -> Progress:
+    progress = progress or Progress()
+    channels = Channels(graph, store)
+    around = Surroundings(graph, store, engine, channels, progress, bodies, durable)
+    Supervisor(around, policy).run()
+    return progress
+
+
+def masked(url: str) -> str:
+    """Return a URL without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl()

@@ -1,0 +1,107 @@
+"""Where event bodies live: inline in the log when small, else one file per task attempt.
+
+A file is created exclusively, written once, synced with its directory before any row refers to it, and never
+opened for writing again (B1). Its name holds operator, incarnation and turn, and a random suffix of the attempt,
+so that two attempts of one task never share a file.
+"""
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clew.errors import BodyDamaged, StoreFailed
+from clew.protocol.rows import Bodies
+from clew.runtime.codec import checksum
+
+#: Bodies whose mean size is at least this go to a file. Measured: below it a row is cheaper than a file's sync.
+INLINE_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class BodyPlace:
+    """Where tasks of one turn put bodies: a directory that all executors see, or None for inline only."""
+
+    root: str | None
+    operator: str
+    incarnation: int
+    turn: int
+    durable: bool = True
+
+    def store(self, stretches: Sequence[Sequence[bytes]]) -> list[Bodies]:
+        """Store some runs of bodies, all in one file or all inline; return them in the same order."""
+        count = sum(len(run) for run in stretches)
+        size = sum(len(body) for run in stretches for body in run)
+        if self.root is None or count == 0 or size < INLINE_LIMIT * count:
+            return [_inline(run) for run in stretches]
+        return self._file(stretches)
+
+    def _file(self, stretches: Sequence[Sequence[bytes]]) -> list[Bodies]:
+        name = f"{self.operator}/{self.incarnation}-{self.turn}-{secrets.token_hex(6)}"
+        write_file(Path(str(self.root)) / name, [body for run in stretches for body in run], self.durable)
+        stored, offset = [], 0
+        for run in stretches:
+            lengths = tuple(len(body) for body in run)
+            stored.append(Bodies(lengths, tuple(checksum(body) for body in run), None, name, offset))
+            offset += sum(lengths)
+        return stored
+
+
+def _inline(run: Sequence[bytes]) -> Bodies:
+    return Bodies(tuple(len(body) for body in run), tuple(checksum(body) for body in run), b"".join(run))
+
+
+def write_file(path: Path, parts: Sequence[bytes], durable: bool) -> None:
+    """Create a file with this content; synced with its directory when it returns, if `durable`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(path, "xb") as out:
+            out.writelines(parts)
+            if durable:
+                out.flush()
+                os.fsync(out.fileno())
+        if durable:
+            _sync_directory(path.parent)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise StoreFailed(f"cannot write event bodies to {path.parent}: {error.strerror or error}") from error
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def load(root: str | None, runs: Sequence[Bodies]) -> Iterator[memoryview]:
+    """Yield the bodies of some runs one by one, each checked against its checksum."""
+    for run in runs:
+        data = _read(root, run)
+        at = 0
+        for length, expected in zip(run.lengths, run.checksums):
+            body = data[at : at + length]
+            if len(body) != length or checksum(body) != expected:
+                raise BodyDamaged(f"{run.file or 'the log'}@{run.offset + at}+{length}")
+            yield body
+            at += length
+
+
+def _read(root: str | None, run: Bodies) -> memoryview:
+    if run.data is not None:
+        return memoryview(run.data)
+    path = Path(str(root)) / str(run.file)
+    try:
+        with open(path, "rb") as source:
+            source.seek(run.offset)
+            return memoryview(source.read(sum(run.lengths)))
+    except OSError as error:
+        raise BodyDamaged(f"{path} ({error.strerror})") from error
+
+
+def attempt_of(name: str) -> tuple[int, int]:
+    """Return (incarnation, turn) from the name of a body file."""
+    incarnation, turn, _ = name.rpartition("/")[2].split("-", 2)
+    return int(incarnation), int(turn)

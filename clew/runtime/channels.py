@@ -1,0 +1,171 @@
+"""Connections between the operators of this process.
+
+The channel is the log: what is here is a cache of what the log holds unacknowledged, and a way to wake up. When
+the cache does not continue where a receiver stands, it is read from the log again; so it can be dropped, late or
+incomplete without harm.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from clew.ids import Port
+from clew.pipeline.graph import Graph
+from clew.protocol.rows import EventRun
+from clew.store.base import Backlog, Store
+
+
+@dataclass
+class _Channel:
+    """One connection: runs not yet acknowledged, in order.
+
+    `stale`: the log must be read before this is used. `more`: the log holds more than fits here, to be read when
+    this has been acknowledged.
+    """
+
+    runs: deque[EventRun] = field(default_factory=deque)
+    acknowledged: int = 0
+    events: int = 0
+    bytes: int = 0
+    stale: bool = True
+    more: bool = False
+
+
+class Channels:
+    """All connections of a graph whose operators run in this process."""
+
+    def __init__(self, graph: Graph, store: Store) -> None:
+        self._graph = graph
+        self._store = store
+        self._lock = threading.Lock()
+        self._channels: dict[Port, _Channel] = {link.receiver: _Channel() for link in graph.links}
+        self._wakers: dict[str, threading.Event] = {name: threading.Event() for name in graph.operators}
+
+    def reset(self, receiver: Port, acknowledged: int) -> None:
+        """Start again where the log says that the receiver stands."""
+        with self._lock:
+            self._channels[receiver] = _Channel(acknowledged=acknowledged)
+
+    def send(self, run: EventRun) -> None:
+        """Make committed events known to their receivers, and wake them."""
+        for receiver in self._graph.receivers(run.port):
+            with self._lock:
+                self._append(self._channels[receiver], run)
+            self.wake(receiver.operator)
+
+    def resend(self, port: Port) -> None:
+        """Make receivers look into the log, where there may be more than they know of (Algorithm 7)."""
+        for receiver in self._graph.receivers(port):
+            with self._lock:
+                self._channels[receiver].stale = True
+            self.wake(receiver.operator)
+
+    def take(self, receiver: Port, max_events: int, max_bytes: int) -> list[EventRun]:
+        """Return what waits for the receiver, in order, within the limits; at least one event if there is any."""
+        with self._lock:
+            channel = self._loaded(receiver)
+            runs: list[EventRun] = []
+            events = size = 0
+            for run in channel.runs:
+                room = _fit(run, max_events - events, max_bytes - size, first=not runs)
+                if room:
+                    runs.append(run.cut(0, room))
+                    events += room
+                    size += runs[-1].size
+                if room < len(run.headers):
+                    break
+            return runs
+
+    def acknowledge(self, receiver: Port, upto: int) -> None:
+        """Forget what the receiver has acknowledged, and wake the sender, which may have waited for room."""
+        with self._lock:
+            channel = self._channels[receiver]
+            channel.acknowledged = max(channel.acknowledged, upto)
+            while channel.runs and channel.runs[0].first <= upto:
+                run = channel.runs.popleft()
+                gone = min(upto - run.first + 1, len(run.headers))
+                channel.events -= gone
+                channel.bytes -= run.cut(0, gone).size
+                if gone < len(run.headers):
+                    channel.runs.appendleft(run.cut(gone, len(run.headers)))
+                    break
+        self.wake(self._graph.sender(receiver).operator)
+
+    def backlog(self, receiver: Port) -> Backlog:
+        with self._lock:
+            channel = self._loaded(receiver)
+            if channel.more:
+                capacity = self._graph.operators[receiver.operator].settings.capacity
+                return Backlog(max(channel.events, capacity.events), channel.bytes)
+            return Backlog(channel.events, channel.bytes)
+
+    def room(self, operator: str) -> bool:
+        """Say whether every connection that the operator sends on has room left."""
+        spec = self._graph.operators[operator]
+        for port in spec.outputs:
+            for receiver in self._graph.receivers(Port(operator, port)):
+                capacity = self._graph.operators[receiver.operator].settings.capacity
+                waiting = self.backlog(receiver)
+                if waiting.events >= capacity.events or waiting.bytes >= capacity.bytes:
+                    return False
+        return True
+
+    def backlogs(self) -> Mapping[Port, Backlog]:
+        return {receiver: self.backlog(receiver) for receiver in self._channels}
+
+    def wake(self, operator: str) -> None:
+        self._wakers[operator].set()
+
+    def waker(self, operator: str) -> threading.Event:
+        return self._wakers[operator]
+
+    def share_waker(self, operators: tuple[str, ...]) -> threading.Event:
+        """Let the operators of a group wake one thread."""
+        waker = threading.Event()
+        for operator in operators:
+            self._wakers[operator] = waker
+        return waker
+
+    def _append(self, channel: _Channel, run: EventRun) -> None:
+        if channel.stale or channel.more:
+            return
+        known = channel.runs[-1].last if channel.runs else channel.acknowledged
+        if run.last <= known:
+            return
+        if run.first != known + 1:
+            channel.stale = True
+            return
+        channel.runs.append(run)
+        channel.events += len(run.headers)
+        channel.bytes += run.size
+
+    def _loaded(self, receiver: Port) -> _Channel:
+        channel = self._channels[receiver]
+        if channel.stale or (channel.more and not channel.runs):
+            self._load(receiver, channel)
+        return channel
+
+    def _load(self, receiver: Port, channel: _Channel) -> None:
+        capacity = self._graph.operators[receiver.operator].settings.capacity
+        # One event above the capacity, so that a full connection is seen to be full.
+        most = capacity.events + 1
+        runs = self._store.unacknowledged(receiver, channel.acknowledged, most, capacity.bytes + 1)
+        channel.runs = deque(runs)
+        channel.events = sum(len(run.headers) for run in runs)
+        channel.bytes = sum(run.size for run in runs)
+        channel.more = channel.events >= most or channel.bytes >= capacity.bytes
+        channel.stale = False
+
+
+def _fit(run: EventRun, events: int, size: int, first: bool) -> int:
+    """Return how many events of the run fit; at least one if it is the first."""
+    if len(run.headers) <= events and run.size <= size:
+        return len(run.headers)
+    count = 0
+    for header in run.headers[: max(events, 0)]:
+        size -= header.size
+        if size < 0 and not (first and count == 0):
+            break
+        count += 1
+    return count

@@ -1,0 +1,242 @@
+"""The loop of a middle or sink operator: Algorithms 2 to 5, resumed by Algorithms 7 to 9."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from clew.errors import ClewError, EngineFailed, TurnTimedOut
+from clew.faultpoint import fault_point
+from clew.ids import EventId, Port
+from clew.pipeline.graph import OperatorSpec
+from clew.protocol.log.alg2_update import Update, update
+from clew.protocol.log.alg3_generate import Productions, generate
+from clew.protocol.log.alg9_processing import recover_processing
+from clew.protocol.log.context import Arrival, InputSet
+from clew.protocol.step import FixSchema
+from clew.runtime.engine import Job
+from clew.runtime.inputs import Inputs
+from clew.runtime.runner import Clock, Outcome, Runner, Surroundings
+from clew.runtime.task import Failure, GenerateTask, SetWork
+from clew.runtime.writes import Writes
+
+#: How many bytes of bodies one turn takes at most; what is in files counts too, for the sake of the executors.
+TURN_BYTES = 64 << 20
+
+
+class OperatorRunner(Runner):
+    """Runs a middle or sink operator."""
+
+    def __init__(self, spec: OperatorSpec, around: Surroundings) -> None:
+        super().__init__(spec, around)
+        self._inputs = Inputs(spec, around)
+        self._writes = Writes(self, around)
+        #: The event that the failing turn began with, and how often it has failed.
+        self._failing = (0, 0)
+
+    def _recover(self) -> None:
+        store, name = self.around.store, self.spec.name
+        self._writes.recover()
+        state = store.state(name)
+        fault_point("after-restore", name)
+        self.context = recover_processing(
+            self.context, self.spec.logic, state, store.members(name), store.open_sets(name)
+        )
+        self._inputs.reset(self.context.latest)
+        fault_point("after-recovered-input", name)
+
+    def step(self) -> Outcome:
+        if self.finished:
+            return "finished"
+        if not self.around.channels.room(self.spec.name):
+            return "blocked"
+        clock = Clock()
+        self._inputs.gather(self.pace.limit, TURN_BYTES)
+        arrivals = self._inputs.arrivals(clock)
+        fault_point("after-gather", self.spec.name)
+        plan = update(self.context, self.spec.logic, arrivals)
+        if plan.nothing and not plan.context.finished:
+            return "idle"
+        fault_point("before-flush" if plan.context.finished else "after-assign", self.spec.name)
+        plan, made = self._generate(plan, arrivals, clock)
+        fault_point("after-generate", self.spec.name)
+        self._commit(plan, made)
+        self.pace.took(len(plan.taken), clock.wall)
+        backlog = sum(self.around.channels.backlog(Port(self.spec.name, port)).events for port in self.spec.inputs)
+        sent = sum(len(output.headers) for part in made for output in part.outputs.values())
+        taken = sum(not event.end for event in arrivals[: len(plan.taken)])
+        self.around.progress.turn(self.spec.name, taken, sent, backlog, clock.control)
+        self._writes.perform()
+        return "worked"
+
+    def _commit(self, plan: Update, made: Sequence[Productions]) -> None:
+        """Algorithm 3, Steps 4 and 5."""
+        sink = next(iter(self.spec.sinks)) if self.spec.is_sink else None
+        self.context, step = generate(plan, made, sink)
+        self.writer.perform(step, "after-end" if self.context.finished else "after-commit")
+        for write in step.writes:
+            if isinstance(write, FixSchema):
+                self.fixed(write)
+        self._writes.expect(step.writes)
+        self._inputs.committed()
+        self._failing = (0, 0)
+        fault_point("after-wake", self.spec.name)
+
+    def _generate(self, plan: Update, arrivals: Sequence[Arrival], clock: Clock) -> tuple[Update, list[Productions]]:
+        """Algorithm 3, Step 3, for all Input Sets that closed; a turn that fails is cut down to what succeeds."""
+        made: list[Productions] = []
+        while True:
+            with clock:
+                made, failed = self._attempt(plan, made)
+            if failed is None:
+                return plan, made
+            arrivals = self._shorter(plan, arrivals, failed)
+            before, plan = plan, update(self.context, self.spec.logic, arrivals)
+            made = _reusable(before, plan, made)
+
+    def _attempt(
+        self, plan: Update, made: Sequence[Productions]
+    ) -> tuple[list[Productions], Failure | ClewError | None]:
+        """Run what is not made yet; return the good Output Sets before the first failure, and that failure."""
+        have = {number for part in made for number in part.sets}
+        closed = [s for s in plan.closed if s.number not in have]
+        if self.spec.is_sink or not closed:
+            return list(made), None
+        try:
+            results = self._run(plan, closed)
+        except (TurnTimedOut, EngineFailed) as error:
+            return list(made), error
+        good = list(made)
+        for result in results:
+            if isinstance(result, Failure):
+                return good, result
+            good.append(result)
+        return good, None
+
+    def _run(self, plan: Update, closed: Sequence[InputSet]) -> list[Productions | Failure]:
+        turn = plan.context.turn
+        inputs = self.schemas(dict(self.spec.inputs))
+        work = [SetWork(s.number, s.label[0], s.label[1], self._inputs.parts(s), s.state) for s in closed]
+        task = GenerateTask(self.place(turn), inputs, self.output_schemas(), tuple(work))
+        results = self._submit(self.job(turn, self._about(closed)), task)
+        return self._agreed(results, turn, task, closed)
+
+    def _submit(self, job: Job, task: GenerateTask) -> list[Productions | Failure]:
+        """Run the Input Sets, each kind of function in its way, and return results in their order."""
+        results: list[Productions | Failure] = []
+        for style, part in _by_style(self, task):
+            if style == "dataframe":
+                results += self.around.engine.frames(job, part)
+            else:
+                slices = _slices(part, self.around.engine.parallelism)
+                results += [r for result in self.around.engine.map(job, slices) for r in result]
+        return results
+
+    def _agreed(
+        self, results: list[Productions | Failure], turn: int, task: GenerateTask, closed: Sequence[InputSet]
+    ) -> list[Productions | Failure]:
+        """Make tasks that met a port's first records at the same time agree on its schema."""
+        learned: dict[str, bytes] = {}
+        agreed = True
+        for result in results:
+            for schema in () if isinstance(result, Failure) else result.schemas:
+                agreed &= learned.setdefault(schema.port.name, schema.schema) == schema.schema
+        if agreed:
+            return _fix_once(results)
+        again = replace(task, outputs={**task.outputs, **learned})
+        results = self._submit(self.job(turn, self._about(closed)), again)
+        first = tuple(FixSchema(Port(self.spec.name, port), schema) for port, schema in learned.items())
+        for index, result in enumerate(results):
+            if not isinstance(result, Failure):
+                results[index] = replace(result, schemas=first)
+                break
+        return results
+
+    def _shorter(self, plan: Update, arrivals: Sequence[Arrival], failed: Failure | ClewError) -> Sequence[Arrival]:
+        """Return the events to try next, or raise when the culprit has had all its attempts."""
+        culprit = _culprit(plan, failed)
+        count = len(plan.taken)
+        if count > 1:
+            self.pace.one_by_one()
+        if culprit is not None and culprit.closed_at < plan.context.seq and plan.taken:
+            # All that closed before the failing Input Set is kept.
+            keep = culprit.closed_at - plan.taken[0].seq
+            if keep > 0:
+                return arrivals[: len(arrivals) - count + keep]
+        elif count > 1:
+            return arrivals[: max(1, len(arrivals) // 2)]
+        if count > 1:
+            return arrivals[: len(arrivals) - count + 1]
+        self._count_attempt(plan, failed, culprit)
+        return arrivals
+
+    def _count_attempt(self, plan: Update, failed: Failure | ClewError, culprit: InputSet | None) -> None:
+        seq, times = self._failing
+        times = times + 1 if seq == plan.context.seq else 1
+        self._failing = (plan.context.seq, times)
+        if times < self.spec.settings.attempts and not _is_final(failed):
+            return
+        about = self._about([culprit] if culprit else plan.closed)
+        if isinstance(failed, Failure):
+            raise self.failed(failed, about, times)
+        if isinstance(failed, TurnTimedOut):
+            raise TurnTimedOut(self.spec.name, about, failed.seconds)
+        raise failed
+
+    def _about(self, sets: Sequence[InputSet]) -> str:
+        """Name the events of some Input Sets, shortened where there are many."""
+        spans = [span for s in sets for span in s.spans]
+        names = []
+        for span in spans[:4]:
+            first = EventId(self.spec.inputs[span.port], span.first)
+            names.append(f"{first}" if span.count == 1 else f"{first}..{span.first + span.count - 1}")
+        more = f" and {len(spans) - 4} more" if len(spans) > 4 else ""
+        return ", ".join(names) + more
+
+
+def _is_final(failed: Failure | ClewError) -> bool:
+    """Say whether trying again cannot help: Clew itself refused the data."""
+    return isinstance(failed, Failure) and failed.error is not None
+
+
+def _culprit(plan: Update, failed: Failure | ClewError) -> InputSet | None:
+    if not isinstance(failed, Failure):
+        return None
+    return next((s for s in plan.closed if s.number == failed.number), None)
+
+
+def _reusable(before: Update, after: Update, made: Sequence[Productions]) -> list[Productions]:
+    """Keep the productions whose Input Sets are the same in the shorter turn."""
+    same = {s.number for s in after.closed} & {s.number for s in before.closed}
+    old = {s.number: s for s in before.closed}
+    same = {s.number for s in after.closed if s.number in same and s.spans == old[s.number].spans}
+    return [part for part in made if same.issuperset(part.sets)]
+
+
+def _by_style(runner: OperatorRunner, task: GenerateTask) -> list[tuple[str, GenerateTask]]:
+    """Cut the Input Sets into stretches of one style, keeping their order."""
+    parts: list[tuple[str, list[SetWork]]] = []
+    for work in task.sets:
+        style = runner.spec.function(work.function).style
+        if parts and parts[-1][0] == style:
+            parts[-1][1].append(work)
+        else:
+            parts.append((style, [work]))
+    return [(style, replace(task, sets=tuple(works))) for style, works in parts]
+
+
+def _slices(task: GenerateTask, parallelism: int) -> list[GenerateTask]:
+    """Spread the Input Sets over the cores, consecutive ones together."""
+    size = max(1, -(-len(task.sets) // parallelism))
+    return [replace(task, sets=task.sets[at : at + size]) for at in range(0, len(task.sets), size)]
+
+
+def _fix_once(results: list[Productions | Failure]) -> list[Productions | Failure]:
+    """Keep each new schema in the first result that has it."""
+    seen: set[Port] = set()
+    kept: list[Productions | Failure] = []
+    for result in results:
+        if not isinstance(result, Failure) and result.schemas:
+            new = tuple(schema for schema in result.schemas if schema.port not in seen)
+            seen |= {schema.port for schema in new}
+            result = replace(result, schemas=new)
+        kept.append(result)
+    return kept

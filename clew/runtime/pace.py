@@ -1,0 +1,27 @@
+"""How many events a turn takes: so many that it lasts about its target (design, Section 1)."""
+
+
+class Pace:
+    """Follows the measured cost of an operator.
+
+    A turn that was full and short lets the next one be twice as large; one that was too long makes the next one
+    smaller in proportion. A slow operator thus commits event by event, a fast one thousands at once.
+    """
+
+    def __init__(self, target: float, most: int, start: int = 64) -> None:
+        self._target = target
+        self._most = most
+        self.limit = min(start, most)
+
+    def took(self, events: int, seconds: float) -> None:
+        """Learn how long a turn of so many events lasted."""
+        if events == 0:
+            return
+        if seconds > 1.5 * self._target:
+            self.limit = max(1, int(events * self._target / seconds))
+        elif events >= self.limit and seconds < self._target:
+            self.limit = min(self._most, self.limit * 2)
+
+    def one_by_one(self) -> None:
+        """After a failure whose culprit is not known: take events one by one, and grow from there."""
+        self.limit = 1

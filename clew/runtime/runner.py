@@ -1,0 +1,139 @@
+"""What every operator's loop has in common: its place in the run, and one step at a time."""
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+from clew.errors import ClewError, UserFunctionFailed
+from clew.faultpoint import fault_point
+from clew.ids import Port
+from clew.pipeline.graph import Graph, OperatorSpec
+from clew.protocol.log.alg7_output import recover_output
+from clew.protocol.log.context import Context, fresh
+from clew.protocol.step import FixSchema, SetOperator, Step
+from clew.runtime.bodies import BodyPlace
+from clew.runtime.channels import Channels
+from clew.runtime.engine import Engine, Job
+from clew.runtime.pace import Pace
+from clew.runtime.perform import Writer
+from clew.runtime.progress import Progress
+from clew.runtime.task import Failure
+from clew.store.base import Store
+
+#: What one step did: some work; nothing, for lack of input or of room; or the operator has finished.
+Outcome = Literal["worked", "idle", "blocked", "finished"]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the operators of a run share."""
+
+    graph: Graph
+    store: Store
+    engine: Engine
+    channels: Channels
+    progress: Progress
+    #: The directory of event bodies, which all executors see; None keeps all bodies inline.
+    bodies: str | None = None
+    #: Whether body files are synced; only a run without recovery does without.
+    durable_bodies: bool = True
+
+
+class Runner(ABC):
+    """Runs one operator, one turn at a time, in one incarnation."""
+
+    def __init__(self, spec: OperatorSpec, around: Surroundings) -> None:
+        self.spec = spec
+        self.around = around
+        self.context: Context = fresh(spec.name, spec.inputs, spec.outputs, spec.logic.initial())
+        self.pace = Pace(spec.settings.turn_seconds, spec.settings.max_turn_events)
+        self.writer = Writer(spec.name, 0, around.store, around.channels)
+        self._schemas: dict[Port, bytes] = {}
+
+    @property
+    def finished(self) -> bool:
+        return self.context.finished
+
+    def recover(self) -> None:
+        """Take the operator over and bring it to where its log says it was (Section 4.1)."""
+        name = self.spec.name
+        self.around.progress.set(name, phase="recovering")
+        incarnation = self.around.store.take_over(name)
+        fault_point("after-take-over", name)
+        self.writer = Writer(name, incarnation, self.around.store, self.around.channels)
+        self.writer.perform(recover_output(Port(name, port) for port in self.spec.outputs))
+        fault_point("after-resend", name)
+        self._recover()
+        fault_point("before-running", name)
+        status: Literal["running", "finished"] = "finished" if self.finished else "running"
+        self.writer.perform(Step((SetOperator(name, status),), durable=False))
+        self.around.progress.set(name, phase="finished" if self.finished else "running")
+
+    @abstractmethod
+    def _recover(self) -> None:
+        """Recover what is particular to this kind of operator."""
+
+    @abstractmethod
+    def step(self) -> Outcome:
+        """Do one turn, if there is anything to do."""
+
+    def place(self, turn: int) -> BodyPlace:
+        around = self.around
+        return BodyPlace(around.bodies, self.spec.name, self.writer.incarnation, turn, around.durable_bodies)
+
+    def job(self, turn: int, about: str) -> Job:
+        settings = self.spec.settings
+        return Job(self.spec.name, self.writer.incarnation, turn, about, settings.turn_timeout, settings.deterministic)
+
+    def schemas(self, ports: dict[str, Port]) -> dict[str, bytes]:
+        """Return the schemas that these ports are fixed to, by the names given."""
+        found = {name: self._schema(port) for name, port in ports.items()}
+        return {name: schema for name, schema in found.items() if schema is not None}
+
+    def output_schemas(self) -> dict[str, bytes]:
+        return self.schemas({port: Port(self.spec.name, port) for port in self.spec.outputs})
+
+    def fixed(self, learned: FixSchema) -> None:
+        """Remember a schema that was just committed."""
+        self._schemas[learned.port] = learned.schema
+
+    def _schema(self, port: Port) -> bytes | None:
+        # A schema never changes once it is fixed, so it is read once.
+        if port not in self._schemas:
+            schema = self.around.store.schema(port)
+            if schema is None:
+                return None
+            self._schemas[port] = schema
+        return self._schemas[port]
+
+    def failed(self, failure: Failure, about: str, attempts: int) -> ClewError:
+        """Return the error that a user should see for a failure in a task."""
+        if failure.error is not None:
+            return failure.error
+        return UserFunctionFailed(self.spec.name, about, failure.kind, failure.message, failure.frames, attempts)
+
+
+class Clock:
+    """Measures what a turn costs outside the engine's jobs."""
+
+    def __init__(self) -> None:
+        self._wall = time.monotonic()
+        self._control = 0.0
+        self._since = time.thread_time()
+
+    def __enter__(self) -> "Clock":
+        """Leave control: an engine's job begins."""
+        self._control += time.thread_time() - self._since
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._since = time.thread_time()
+
+    @property
+    def wall(self) -> float:
+        return time.monotonic() - self._wall
+
+    @property
+    def control(self) -> float:
+        return self._control + time.thread_time() - self._since

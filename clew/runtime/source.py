@@ -1,0 +1,187 @@
+"""The loop of a source: Algorithm 1, resumed by Algorithm 6."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from clew.errors import ClewError
+from clew.faultpoint import fault_point
+from clew.ids import Port
+from clew.pipeline.contracts import Observed, Replayable
+from clew.protocol.log.alg1_source import complete_action, drop_effect, emit, start_action
+from clew.protocol.log.alg6_source import Resume, recover_source
+from clew.protocol.log.context import restore
+from clew.protocol.rows import Bodies, EventRun
+from clew.protocol.step import FixSchema
+from clew.runtime.bodies import load
+from clew.runtime.runner import Clock, Outcome, Runner
+from clew.runtime.task import EffectTask, Events, Failure, ObserveTask, ReadTask, Task
+
+#: The name of a source's connection to its outside system, as READ_ACTION has it.
+CONNECTION = "in"
+
+
+class SourceRunner(Runner):
+    """Runs a source: one read action, whose effect becomes events."""
+
+    _resume = Resume("start")
+    _snapshot: Any = None
+    _attempts = 0
+
+    def _recover(self) -> None:
+        store, name = self.around.store, self.spec.name
+        self.context = restore(self.context, store.state(name))
+        action = store.last_read_action(name)
+        event = store.read_event(name, CONNECTION, action.action) if action else None
+        self._resume = recover_source(self.context, action, event, self._by_offset)
+        if self._resume.at == "stored" and isinstance(self.spec.source, Replayable):
+            self._snapshot = self._load_snapshot(self._resume.effect)
+        fault_point("after-source-restore", name)
+
+    @property
+    def _by_offset(self) -> bool:
+        """Whether the action can be replayed with nothing stored first."""
+        return isinstance(self.spec.source, Replayable) and not self.spec.source.stores_snapshot
+
+    def step(self) -> Outcome:
+        match self._resume.at:
+            case "start":
+                self._start()
+            case "observe":
+                self._observe()
+            case "stored" | "replay":
+                if not self.around.channels.room(self.spec.name):
+                    return "blocked"
+                self._emit()
+            case "drop":
+                self._drop()
+            case "finished":
+                return "finished"
+        return "worked"
+
+    def _start(self) -> None:
+        """Step 1."""
+        assert self.spec.source is not None
+        fault_point("before-action-logged", self.spec.name)
+        self.context, step = start_action(self.context, CONNECTION, self.spec.source.describe())
+        self.writer.perform(step, "after-action-logged")
+        self._resume = Resume("replay") if self._by_offset else Resume("observe")
+
+    def _observe(self) -> None:
+        """Steps 2.a and 2.b: store the effect, then log the action as complete."""
+        source = self.spec.source
+        if isinstance(source, Replayable):
+            self._snapshot = source.snapshot()
+            effect = self._store_snapshot(self._snapshot)
+        else:
+            assert isinstance(source, Observed)
+            effect = self._run([ObserveTask(self.place(self.context.turn + 1))], source.describe())[0]
+        fault_point("after-effect-stored", self.spec.name)
+        self.writer.perform(complete_action(self.context, CONNECTION, effect), "after-action-complete")
+        self._resume = Resume("stored", None, effect)
+
+    def _emit(self) -> None:
+        """Steps 2.c and 3: one turn of events."""
+        clock = Clock()
+        tasks, last = self._plan()
+        with clock:
+            results: list[Events] = self._run(tasks, f"{self.spec.name} from {self._resume.offset}") if tasks else []
+        if last is None:
+            last = sum(result.pieces for result in results) < self._asked
+        offset = self._offset_after(results)
+        fault_point("after-source-read", self.spec.name)
+        run = EventRun(
+            Port(self.spec.name, "out"),
+            0,
+            tuple(header for result in results for header in result.headers),
+            tuple(body for result in results for body in result.bodies),
+        )
+        stored = self._resume.at == "stored"
+        schema = self._learned(results)
+        self.context, step = emit(self.context, CONNECTION, run, offset, last, stored, schema)
+        self.writer.perform(step, "after-end" if last else "after-source-commit")
+        if schema:
+            self.fixed(schema)
+        self._attempts = 0
+        self.pace.took(len(run.headers), clock.wall)
+        self.around.progress.turn(self.spec.name, 0, len(run.headers), 0, clock.control)
+        after = ("drop" if stored else "finished") if last else self._resume.at
+        self._resume = Resume(after, offset, self._resume.effect)
+
+    def _plan(self) -> tuple[list[Task], bool | None]:
+        place, schemas = self.place(self.context.turn + 1), self.output_schemas()
+        source, offset = self.spec.source, self._resume.offset
+        self._asked = self.pace.limit
+        if isinstance(source, Replayable):
+            plan = source.plan(self._snapshot, offset, self.pace.limit)
+            return [ReadTask(place, self._snapshot, piece, schemas) for piece in plan.slices], plan.last
+        effect = self._resume.effect
+        assert effect is not None
+        start = offset or 0
+        stop = min(start + self.pace.limit, len(effect))
+        self._stop = stop
+        cuts = _cuts(start, stop, self.around.engine.parallelism)
+        return [EffectTask(place, effect.cut(a, b), schemas) for a, b in cuts], stop == len(effect)
+
+    _asked = 0
+    _stop = 0
+
+    def _offset_after(self, results: Sequence[Events]) -> Any:
+        if isinstance(self.spec.source, Observed):
+            return self._stop
+        offsets = [result.offset for result in results if result.offset is not None]
+        return offsets[-1] if offsets else self._resume.offset
+
+    def _learned(self, results: Sequence[Events]) -> FixSchema | None:
+        schemas = [result.schema for result in results if result.schema is not None]
+        return FixSchema(Port(self.spec.name, "out"), schemas[0]) if schemas else None
+
+    def _run(self, tasks: Sequence[Task], about: str) -> list[Any]:
+        """Run tasks; a failure of the outside system is tried again before it stops the run."""
+        while True:
+            results = self.around.engine.map(self.job(self.context.turn + 1, about), tasks)
+            failures = [result for result in results if isinstance(result, Failure)]
+            if not failures and not _disagree(results):
+                return results
+            self._attempts += 1
+            if failures and self._attempts >= self.spec.settings.attempts:
+                raise self.failed(failures[0], about, self._attempts)
+            if not failures:
+                # Tasks of the first turn met columns of different types: all take those of the first.
+                tasks = [_with_schema(task, results) for task in tasks]
+
+    def _drop(self) -> None:
+        """Step 2.d."""
+        assert self.spec.source is not None
+        fault_point("before-effect-dropped", self.spec.name)
+        self.spec.source.release(self._snapshot)
+        self.writer.perform(drop_effect(self.context, CONNECTION), "after-effect-dropped")
+        self._resume = Resume("finished")
+
+    def _store_snapshot(self, snapshot: Any) -> Bodies:
+        data = json.dumps(snapshot).encode()
+        return self.place(self.context.turn + 1).store([[data]])[0]
+
+    def _load_snapshot(self, effect: Bodies | None) -> Any:
+        if effect is None:
+            raise ClewError(f"the stored listing of source {self.spec.name} is gone from the log; start a --fresh run")
+        (data,) = load(self.around.bodies, [effect])
+        return json.loads(bytes(data))
+
+
+def _cuts(start: int, stop: int, parts: int) -> list[tuple[int, int]]:
+    """Cut a range into at most `parts` of about the same size."""
+    size = max(1, -(-(stop - start) // parts))
+    return [(at, min(at + size, stop)) for at in range(start, stop, size)]
+
+
+def _disagree(results: Sequence[Any]) -> bool:
+    schemas = {result.schema for result in results if isinstance(result, Events) and result.schema is not None}
+    return len(schemas) > 1
+
+
+def _with_schema(task: Task, results: Sequence[Any]) -> Task:
+    schema = next(result.schema for result in results if isinstance(result, Events) and result.schema is not None)
+    assert isinstance(task, ReadTask | EffectTask)
+    return replace(task, outputs={"out": schema})

@@ -1,0 +1,452 @@
+"""What runs on an executor: everything that touches records.
+
+`execute` takes one task, a plain value, and returns its result, a plain value. The inline engine calls it in this
+process, the Spark engine on an executor. A failure of the user's code is caught here and returned as data, so that
+Spark retries only what is not the user's fault and the good Input Sets of a job are kept.
+"""
+
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from clew.errors import BodyDamaged, ClewError, SinkFailed, SourceFailed, StaleWriter, StoreFailed
+from clew.ids import EventId, InputSetId, Port
+from clew.pipeline.contracts import Observed, Replayable, WriteAction
+from clew.pipeline.graph import Graph, OperatorSpec
+from clew.pipeline.operators import Event, InputSet, Operator
+from clew.pipeline.schema import conform, fixed, from_bytes, normalise, to_bytes
+from clew.protocol.log.alg3_generate import Output, Productions
+from clew.protocol.log.alg4_read import SideRead
+from clew.protocol.rows import Bodies, Header
+from clew.protocol.step import FixSchema
+from clew.runtime.bodies import BodyPlace, load
+from clew.runtime.codec import decode, decode_stream, encode, encode_stream
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+
+#: The schemas that ports are fixed to, as the log has them, by port name.
+Schemas = Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive events of one input port, by their bodies."""
+
+    port: str
+    first: int
+    bodies: tuple[Bodies, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetWork:
+    """One Input Set to make an Output Set of."""
+
+    number: InputSetId
+    function: str
+    key: Any
+    parts: tuple[Part, ...]
+    state: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateTask:
+    """Generate the Output Sets of some Input Sets, one after the other."""
+
+    place: BodyPlace
+    inputs: Schemas
+    outputs: Schemas
+    sets: tuple[SetWork, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Read one slice of a replayable source."""
+
+    place: BodyPlace
+    snapshot: Any
+    piece: Any
+    outputs: Schemas
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveTask:
+    """Perform a read action that is not replayable, and store its effect."""
+
+    place: BodyPlace
+
+
+@dataclass(frozen=True, slots=True)
+class EffectTask:
+    """Make events of a part of a stored effect."""
+
+    place: BodyPlace
+    effect: Bodies
+    outputs: Schemas
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """Perform write actions of one connection, in order; with `check`, only say which were applied."""
+
+    root: str | None
+    operator: str
+    connection: str
+    writes: tuple[tuple[WriteAction, tuple[tuple[bytes | None, tuple[Bodies, ...]], ...]], ...]
+    check: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FactsTask:
+    """Compute the facts that a receiver's declaration needs now, for events made under another one."""
+
+    root: str | None
+    receiver: Port
+    schema: bytes
+    bodies: tuple[Bodies, ...]
+
+
+Task = GenerateTask | ReadTask | ObserveTask | EffectTask | WriteTask | FactsTask
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What stopped a task, or one of its Input Sets, as data."""
+
+    number: InputSetId | None
+    kind: str
+    message: str
+    frames: str
+    #: Clew's own error, where it is one: it is raised as it is.
+    error: ClewError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events that a source task made, and the offset after each of its slices' last one."""
+
+    headers: tuple[Header, ...]
+    bodies: tuple[Bodies, ...]
+    offset: Any
+    schema: bytes | None
+    #: How many pieces were read: a piece without records makes no event.
+    pieces: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How far a write task came."""
+
+    done: int
+    applied: tuple[bool, ...] = ()
+    failure: Failure | None = None
+
+
+Result = tuple[Productions | Failure, ...] | Events | Bodies | Written | tuple[Any, ...] | Failure
+
+
+def execute(graph: Graph, task: Task) -> Any:
+    """Run one task of the pipeline `graph`."""
+    match task:
+        case GenerateTask():
+            return _Generation(graph, task).run()
+        case WriteTask():
+            return _write(graph, task)
+        case FactsTask():
+            logic = graph.operators[task.receiver.operator].logic
+            schema = from_bytes(task.schema)
+            return tuple(logic.facts(decode(body, schema)) for body in load(task.root, task.bodies))
+    try:
+        match task:
+            case ReadTask():
+                return _read(graph, task)
+            case ObserveTask():
+                return _observe(graph, task)
+            case EffectTask():
+                tables = (decode_stream(body) for body in load(task.place.root, [task.effect]))
+                return _events(graph, task.place, task.outputs, ((table, None) for table in tables))
+    except Exception as error:
+        return failure(error)
+
+
+# Generating Output Sets.
+
+
+@dataclass
+class _Made:
+    """What one Input Set produced, before its bodies are stored."""
+
+    outputs: dict[str, list[tuple[Header, bytes]]] = field(default_factory=dict)
+    writes: dict[str, list[bytes]] = field(default_factory=dict)
+    reads: list[tuple[str, str, bytes]] = field(default_factory=list)
+
+
+class _Generation:
+    """Runs the generative functions of one operator over some Input Sets."""
+
+    def __init__(self, graph: Graph, task: GenerateTask) -> None:
+        self._graph = graph
+        self._task = task
+        self._spec = graph.operators[task.place.operator]
+        self._inputs = {port: from_bytes(schema) for port, schema in task.inputs.items()}
+        self._encoder = Encoder(graph, self._spec.name, task.outputs)
+
+    def run(self) -> tuple[Productions | Failure, ...]:
+        """Return productions and failures in the order of the Input Sets."""
+        results: list[Productions | Failure] = []
+        stretch: list[tuple[InputSetId, _Made]] = []
+        for work in self._task.sets:
+            try:
+                made = self._generate(work)
+            except (BodyDamaged, StoreFailed):
+                raise
+            except Exception as error:
+                if stretch:
+                    results.append(self._store(stretch))
+                    stretch = []
+                results.append(failure(error, work.number))
+            else:
+                stretch.append((work.number, made))
+        if stretch:
+            results.append(self._store(stretch))
+        return tuple(results)
+
+    def _generate(self, work: SetWork) -> _Made:
+        made = _Made()
+        function = self._spec.function(work.function)
+        events = self._events(work)
+        if function.style == "general":
+            context = _TaskContext(self._spec, work.state or {}, made)
+            folded = _fold(self._spec.general, events)
+            result = function.run(InputSet(work.number, work.key, events, self._inputs, folded), context)
+        else:
+            result = function.run(*self._tables(events, work))
+        for port, table in outputs_by_port(result, function.outputs, self._spec.name):
+            encoded = self._encoder.encode(port, table)
+            if encoded is not None:
+                made.outputs.setdefault(port, []).append(encoded)
+        return made
+
+    def _events(self, work: SetWork) -> tuple[Event, ...]:
+        events = []
+        for part in work.parts:
+            sender = self._spec.inputs[part.port]
+            schema = self._inputs[part.port]
+            for index, body in enumerate(load(self._task.place.root, part.bodies)):
+                events.append(Event(EventId(sender, part.first + index), part.port, decode(body, schema)))
+        return tuple(events)
+
+    def _tables(self, events: Sequence[Event], work: SetWork) -> Iterator[pa.Table]:
+        """Yield each port's records, cut to what belongs to the Input Set."""
+        window = self._spec.function(work.function).window
+        for port in self._spec.inputs:
+            schema = self._inputs.get(port)
+            if schema is None:
+                # Nothing was ever received there, so its columns are not known.
+                yield pa.table({})
+                continue
+            tables = [event.table for event in events if event.port == port] or [schema.empty_table()]
+            yield window.select(pa.concat_tables(tables), work.key)
+
+    def _store(self, stretch: Sequence[tuple[InputSetId, _Made]]) -> Productions:
+        """Store the bodies of consecutive Input Sets, all in one file, and return their productions."""
+        outputs = {port: [made.outputs.get(port, []) for _, made in stretch] for port in self._spec.outputs}
+        writes = {name: [made.writes.get(name, []) for _, made in stretch] for name in self._spec.sinks}
+        reads = [(number, *read) for number, made in stretch for read in made.reads]
+        stored = iter(
+            self._task.place.store(
+                [[body for row in rows for _, body in row] for rows in outputs.values()]
+                + [[body for row in rows for body in row] for rows in writes.values()]
+                + [[read[3]] for read in reads]
+            )
+        )
+        return Productions(
+            tuple(number for number, _ in stretch),
+            {
+                port: Output(tuple(map(len, rows)), tuple(h for row in rows for h, _ in row), _kept(next(stored)))
+                for port, rows in outputs.items()
+            },
+            {name: Output(tuple(map(len, rows)), (), _kept(next(stored))) for name, rows in writes.items()},
+            tuple(SideRead(number, conn, action, next(stored)) for number, conn, action, _ in reads),
+            self._encoder.learned(),
+        )
+
+
+class _TaskContext:
+    """What a general operator's `generate` may use."""
+
+    def __init__(self, spec: OperatorSpec, state: Mapping[str, Any], made: _Made) -> None:
+        self.state = state
+        self._spec = spec
+        self._made = made
+
+    def read(self, connection: str, action: str) -> pa.Table:
+        table = normalise(self._known(self._spec.reads, connection, "reads").read(action))
+        self._made.reads.append((connection, action, encode_stream(table)))
+        return table
+
+    def write(self, connection: str, table: pa.Table) -> None:
+        self._known(self._spec.sinks, connection, "writes")
+        self._made.writes.setdefault(connection, []).append(encode_stream(normalise(table)))
+
+    def _known(self, connections: Mapping[str, Any], name: str, role: str) -> Any:
+        if name not in connections:
+            known = ", ".join(connections) or "none"
+            raise ClewError(f"{self._spec.name} has no connection {name!r}; declare it in {role}= (it has {known})")
+        return connections[name]
+
+
+class Encoder:
+    """Turns tables into event bodies of a port's one schema, with headers that carry facts."""
+
+    def __init__(self, graph: Graph, operator: str, fixed_schemas: Schemas) -> None:
+        self._graph = graph
+        self._operator = operator
+        self._given = dict(fixed_schemas)
+        self._schemas = {port: from_bytes(schema) for port, schema in fixed_schemas.items()}
+        spec = graph.operators[operator]
+        for port, schema in spec.schemas.items():
+            self._schemas.setdefault(port, fixed(schema))
+
+    def encode(self, port: str, table: pa.Table) -> tuple[Header, bytes] | None:
+        """Return header and body, or None for a table without records: it makes no event."""
+        if table.num_rows == 0:
+            return None
+        table = normalise(table)
+        schema = self._schemas.setdefault(port, table.schema)
+        table = conform(table, schema, f"{self._operator}.{port}")
+        body = encode(table)
+        return Header(table.num_rows, len(body), self._facts(port, table)), body
+
+    def learned(self) -> tuple[FixSchema, ...]:
+        """Return the schemas that the log does not have yet."""
+        return tuple(
+            FixSchema(Port(self._operator, port), to_bytes(schema))
+            for port, schema in self._schemas.items()
+            if port not in self._given
+        )
+
+    def _facts(self, port: str, table: pa.Table) -> dict[str, tuple[str, Any]]:
+        facts = {}
+        for receiver in self._graph.receivers(Port(self._operator, port)):
+            logic = self._graph.operators[receiver.operator].logic
+            if logic.needs_facts:
+                facts[str(receiver)] = (logic.fingerprint, logic.facts(table))
+        return facts
+
+
+def outputs_by_port(result: Any, outputs: Sequence[str], operator: str) -> Iterator[tuple[str, pa.Table]]:
+    """Yield (port, table) for whatever a generative function may return."""
+    if result is None:
+        return
+    by_port = result if isinstance(result, Mapping) else {outputs[0] if outputs else "": result}
+    for port, tables in by_port.items():
+        if port not in outputs:
+            raise ClewError(f"{operator} returned records for port {port!r}; it has {', '.join(outputs) or 'none'}")
+        for table in [tables] if isinstance(tables, pa.Table) else tables:
+            if isinstance(table, pa.RecordBatch):
+                table = pa.Table.from_batches([table])
+            if not isinstance(table, pa.Table):
+                raise ClewError(
+                    f"{operator} returned {type(table).__name__} on port {port}; return a pyarrow.Table, a list of "
+                    "them, or a dict by port"
+                )
+            yield port, table
+
+
+def _fold(operator: Operator | None, events: Sequence[Event]) -> Any:
+    if operator is None or operator.fold is None:
+        return None
+    return reduce(operator.fold, events, None)
+
+
+def _kept(bodies: Bodies) -> tuple[Bodies, ...]:
+    return (bodies,) if len(bodies) else ()
+
+
+# Reading sources.
+
+
+def _read(graph: Graph, task: ReadTask) -> Events:
+    source = graph.operators[task.place.operator].source
+    assert isinstance(source, Replayable)
+    pieces = ((piece.table, piece.offset) for piece in source.read(task.snapshot, task.piece))
+    return _events(graph, task.place, task.outputs, pieces)
+
+
+def _observe(graph: Graph, task: ObserveTask) -> Bodies:
+    source = graph.operators[task.place.operator].source
+    assert isinstance(source, Observed)
+    return task.place.store([[encode_stream(normalise(table)) for table in source.observe()]])[0]
+
+
+def _events(graph: Graph, place: BodyPlace, schemas: Schemas, tables: Iterator[tuple[pa.Table, Any]]) -> Events:
+    encoder = Encoder(graph, place.operator, schemas)
+    headers, bodies, offset, pieces = [], [], None, 0
+    for table, at in tables:
+        offset, pieces = at, pieces + 1
+        encoded = encoder.encode("out", table)
+        if encoded is not None:
+            headers.append(encoded[0])
+            bodies.append(encoded[1])
+    learned = encoder.learned()
+    stored = place.store([bodies])[0]
+    return Events(tuple(headers), _kept(stored), offset, learned[0].schema if learned else None, pieces)
+
+
+# Writing.
+
+
+def _write(graph: Graph, task: WriteTask) -> Written:
+    sink = graph.operators[task.operator].sinks[task.connection]
+    done = 0
+    try:
+        if task.check:
+            return Written(0, tuple(sink.applied(action) for action, _ in task.writes))
+        for action, parts in task.writes:
+            schema, tables = _content(task.root, parts)
+            sink.write(action, tables, schema)
+            done += 1
+    except Exception as error:
+        return Written(done, (), failure(error))
+    return Written(done)
+
+
+def _content(
+    root: str | None, parts: Sequence[tuple[bytes | None, tuple[Bodies, ...]]]
+) -> tuple[pa.Schema, Iterator[pa.Table]]:
+    """Return what a write action writes; a part without a schema holds whole streams."""
+    tables = _tables(root, parts)
+    first = next(tables, None)
+    if first is None:
+        return pa.schema([]), iter(())
+    return first.schema, chain([first], tables)
+
+
+def _tables(root: str | None, parts: Sequence[tuple[bytes | None, tuple[Bodies, ...]]]) -> Iterator[pa.Table]:
+    for schema, runs in parts:
+        for body in load(root, runs):
+            yield decode_stream(body) if schema is None else decode(body, from_bytes(schema))
+
+
+# Failures as data.
+
+
+def failure(error: Exception, number: InputSetId | None = None) -> Failure:
+    """Describe an exception by its type, its message and the user's own frames."""
+    if isinstance(error, BodyDamaged | StoreFailed | SourceFailed | SinkFailed | StaleWriter):
+        return Failure(number, type(error).__name__, str(error), "", error)
+    own = [f for f in traceback.extract_tb(error.__traceback__) if not _is_ours(f.filename)]
+    frames = "".join(traceback.format_list(own)).rstrip()
+    # A ClewError without frames of the user's is about the data or the declaration: it says all there is to say.
+    kept = error if isinstance(error, ClewError) and not own else None
+    return Failure(number, type(error).__name__, str(error), frames, kept)
+
+
+def _is_ours(filename: str) -> bool:
+    return filename.startswith(_PACKAGE) or "/pyspark/" in filename or "pyspark.zip" in filename

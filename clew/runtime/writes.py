@@ -1,0 +1,104 @@
+"""An operator's write actions: performed after they are logged (Algorithm 5), settled after a crash (Algorithm 8)."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from clew.faultpoint import fault_point
+from clew.ids import Port
+from clew.pipeline.contracts import WriteAction
+from clew.protocol.log.alg5_write import write_done
+from clew.protocol.log.alg8_writer import settle
+from clew.protocol.rows import Bodies, WriteRow
+from clew.protocol.step import LogWrites, Write
+from clew.runtime.runner import Surroundings
+from clew.runtime.task import WriteTask, Written
+
+if TYPE_CHECKING:
+    from clew.runtime.operator import OperatorRunner
+
+#: How many pending writes one job performs at most.
+WRITES_PER_JOB = 256
+
+
+class Writes:
+    """The pending write actions of an operator, per connection, in order."""
+
+    def __init__(self, runner: "OperatorRunner", around: Surroundings) -> None:
+        self._runner = runner
+        self._around = around
+        self._pending: dict[str, list[WriteRow]] = {name: [] for name in runner.spec.sinks}
+
+    def expect(self, writes: Iterable[Write]) -> None:
+        """Learn of write actions that were just logged."""
+        for write in writes:
+            if isinstance(write, LogWrites):
+                self._pending[write.port.name] += write.writes
+
+    def recover(self) -> None:
+        """Algorithm 8: in order, settle each undone write by asking the outside system, or replay it."""
+        for name, sink in self._runner.spec.sinks.items():
+            port = Port(self._runner.spec.name, name)
+            while undone := self._around.store.undone_writes(port, WRITES_PER_JOB):
+                fault_point("before-write-check", port.operator)
+                applied = self._ask(name, undone) if sink.checkable else [False] * len(undone)
+                step, left = settle(port, undone, applied)
+                if step.writes:
+                    self._runner.writer.perform(step, "after-write-done")
+                self._pending[name] = list(left)
+                self.perform()
+
+    def perform(self) -> None:
+        """Algorithm 5: execute pending writes, and mark them as done when the outside system has them."""
+        for name, pending in self._pending.items():
+            port = Port(self._runner.spec.name, name)
+            attempts = 0
+            while pending:
+                fault_point("before-write", port.operator)
+                batch = pending[:WRITES_PER_JOB]
+                written = self._run(name, batch, check=False)
+                if written.done:
+                    fault_point("after-write", port.operator)
+                    self._runner.writer.perform(write_done(port, batch[0].number, written.done), "after-write-done")
+                    self._around.progress.wrote(port.operator, written.done)
+                    del pending[: written.done]
+                    attempts = 0
+                if written.failure is not None:
+                    # Step 2: a failed write is replayed, a limited number of times.
+                    attempts += 1
+                    if attempts >= self._runner.spec.settings.attempts:
+                        about = f"write {port}#{batch[written.done].number}"
+                        raise self._runner.failed(written.failure, about, attempts)
+                    time.sleep(0.1 * attempts)
+
+    def _ask(self, name: str, undone: Sequence[WriteRow]) -> list[bool]:
+        written = self._run(name, undone, check=True)
+        if written.failure is not None:
+            raise self._runner.failed(written.failure, f"the check of {self._runner.spec.name}.{name}", 1)
+        return list(written.applied)
+
+    def _run(self, name: str, rows: Sequence[WriteRow], check: bool) -> Written:
+        spec, writer = self._runner.spec, self._runner.writer
+        writes = tuple(
+            (
+                WriteAction(self._around.store.run_id, spec.name, name, row.number, writer.incarnation),
+                () if check else self._content(row),
+            )
+            for row in rows
+        )
+        task = WriteTask(self._around.bodies, spec.name, name, writes, check)
+        about = f"write {spec.name}.{name}#{rows[0].number}"
+        job = self._runner.job(self._runner.context.turn, about)
+        (written,) = self._around.engine.map(job, [task])
+        assert isinstance(written, Written)
+        return written
+
+    def _content(self, row: WriteRow) -> tuple[tuple[bytes | None, tuple[Bodies, ...]], ...]:
+        if row.bodies:
+            return ((None, row.bodies),)
+        parts = []
+        for sender, first, count in row.events:
+            runs = self._around.store.events(sender, first, count)
+            bodies = tuple(body for run in runs for body in run.bodies)
+            parts.append((self._around.store.schema(sender), bodies))
+        return tuple(parts)

@@ -1,0 +1,167 @@
+"""Groups as threads of one process: each runs, fails and restarts on its own; the others keep going."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clew.errors import ClewError, EngineLost, RunStopped
+from clew.pipeline.graph import OperatorSpec
+from clew.runtime.collect import collect
+from clew.runtime.operator import OperatorRunner
+from clew.runtime.runner import Runner, Surroundings
+from clew.runtime.source import SourceRunner
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a failed group is restarted."""
+
+    #: Seconds before the first restart; doubled for each further failure without a commit in between.
+    first_delay: float = 0.2
+    longest_delay: float = 10.0
+    #: Failures in a row, with nothing committed between them, after which the run stops.
+    give_up_after: int = 8
+    #: Seconds after which an idle group looks into the log even if nobody woke it.
+    poll: float = 1.0
+    #: Seconds between two garbage collections; None leaves the log as it is.
+    collect_every: float | None = None
+
+    def delay(self, failures: int) -> float:
+        return float(min(self.first_delay * 2 ** (failures - 1), self.longest_delay))
+
+
+class _Stopped(Exception):
+    """The run is being stopped: a group ends where it is."""
+
+
+def make_runner(spec: OperatorSpec, around: Surroundings) -> Runner:
+    """Return the loop for an operator of this kind."""
+    return SourceRunner(spec, around) if spec.is_source else OperatorRunner(spec, around)
+
+
+class Supervisor:
+    """Keeps all groups of a run alive until they have finished, or until one must not be restarted."""
+
+    def __init__(self, around: Surroundings, policy: Policy | None = None) -> None:
+        self._around = around
+        self._policy = policy or Policy()
+        self._stop = threading.Event()
+        self._fatal: BaseException | None = None
+        self._lock = threading.Lock()
+        for spec in around.graph.operators.values():
+            around.progress.add(spec.name, spec.group)
+
+    def run(self) -> None:
+        """Run all groups to their end; raises what stopped the run, if anything did."""
+        threads = [
+            threading.Thread(target=self._keep_alive, args=(group, operators), name=f"group-{group}", daemon=True)
+            for group, operators in self._around.graph.groups.items()
+        ]
+        collector = self._start_collector()
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.2)
+        except BaseException:
+            self.stop()
+            for thread in threads:
+                thread.join()
+            raise
+        finally:
+            self._stop.set()
+            if collector is not None:
+                collector.join()
+        if self._fatal is not None:
+            raise self._fatal
+
+    def stop(self) -> None:
+        """Let every group end after its current turn."""
+        self._stop.set()
+        for name in self._around.graph.operators:
+            self._around.channels.wake(name)
+
+    def _keep_alive(self, group: str, operators: tuple[str, ...]) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            before = self._turns(operators)
+            try:
+                self._work(operators)
+                return
+            except _Stopped:
+                return
+            except BaseException as error:
+                failures = 1 if self._turns(operators) > before else failures + 1
+                if not self._may_restart(group, operators, error, failures):
+                    self.stop()
+                    return
+                self._stop.wait(self._policy.delay(failures))
+
+    def _may_restart(self, group: str, operators: tuple[str, ...], error: BaseException, failures: int) -> bool:
+        """Decide whether the group is restarted; if not, remember what stops the run."""
+        rows = self._around.progress.rows()
+        final = isinstance(error, ClewError) and not isinstance(error, EngineLost)
+        if not final and failures >= self._policy.give_up_after:
+            error, final = RunStopped(group, failures, f"{type(error).__name__}: {error}"), True
+        for name in operators:
+            figures = {"phase": "failed"} if final else {"phase": "restarting", "restarts": rows[name].restarts + 1}
+            self._around.progress.set(name, last_error=f"{type(error).__name__}: {error}", **figures)
+        if final:
+            with self._lock:
+                self._fatal = self._fatal or error
+        return not final
+
+    def _turns(self, operators: tuple[str, ...]) -> int:
+        rows = self._around.progress.rows()
+        return sum(rows[name].turns for name in operators)
+
+    def _work(self, operators: tuple[str, ...]) -> None:
+        """Recover the group's operators, then let them take turns until all have finished."""
+        waker = self._around.channels.share_waker(operators)
+        runners = [make_runner(self._around.graph.operators[name], self._around) for name in operators]
+        for runner in runners:
+            self._check()
+            runner.recover()
+        while True:
+            # Cleared before looking, so that what comes while we look is not missed.
+            waker.clear()
+            if not self._round(runners):
+                if all(runner.finished for runner in runners):
+                    break
+                waker.wait(self._policy.poll)
+        for name in operators:
+            self._around.progress.set(name, phase="finished")
+
+    def _round(self, runners: Sequence[Runner]) -> bool:
+        """Give every operator of the group one turn; say whether any of them worked."""
+        worked = False
+        for runner in runners:
+            self._check()
+            outcome = runner.step()
+            worked |= outcome == "worked"
+            if outcome in ("idle", "blocked"):
+                phase = "blocked" if outcome == "blocked" else "waiting"
+                self._around.progress.set(runner.spec.name, phase=phase)
+        return worked
+
+    def _check(self) -> None:
+        if self._stop.is_set():
+            raise _Stopped
+
+    def _start_collector(self) -> threading.Thread | None:
+        every = self._policy.collect_every
+        if every is None:
+            return None
+        thread = threading.Thread(target=_collect_often, args=(self._around, every, self._stop), name="collector")
+        thread.start()
+        return thread
+
+
+def _collect_often(around: Surroundings, every: float, stop: threading.Event) -> None:
+    """Collect beside the run; what goes wrong here is the run's next commit's to report."""
+    while not stop.wait(every):
+        try:
+            collect(around.store, around.bodies)
+        except ClewError:
+            return
