@@ -122,7 +122,8 @@ class WindowLogic:
     def assign(self, event: Header, state: State) -> Sequence[Label]:
         labels: list[Label] = []
         for name, window in self._windows.items():
-            seen = _Seen(event, event.facts.get(name)) if window.needs_facts and event.facts else event
+            # Facts that are missing are an error here: taken as none, they would drop the event's records.
+            seen = _Seen(event, event.facts[name]) if window.needs_facts else event
             labels += [(name, key) for key in window.assign(seen, state[name])]
         return labels
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clew.errors import ClewError, LateRecord
+from clew.errors import GraphError, LateRecord, TypeRefused
 
 Key = Any
 State = dict[str, Any]
@@ -119,7 +119,7 @@ class Count(Window):
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ClewError(f"Count({self.size}) holds no event; give it 1 or more")
+            raise GraphError(f"Count({self.size}) holds no event; give it 1 or more")
 
     def initial(self, ports: Sequence[str]) -> State:
         return {"k": 0, "n": 0}
@@ -145,7 +145,7 @@ def _microseconds(size: "str | int | timedelta") -> int:
         return size
     match = re.fullmatch(r"\s*(\d+)\s*([a-z]+?)s?\s*", size)
     if not match or match[2] not in _UNITS:
-        raise ClewError(f"{size!r} is not a duration; write it as '10 minutes' or '1 hour'")
+        raise GraphError(f"{size!r} is not a duration; write it as '10 minutes' or '1 hour'")
     return int(match[1]) * _UNITS[match[2]]
 
 
@@ -167,7 +167,7 @@ class Tumbling(Window):
     def __post_init__(self) -> None:
         object.__setattr__(self, "step", _microseconds(self.size))
         if self.step < 1:
-            raise ClewError(f"Tumbling({self.size!r}) is empty; give it a size above zero")
+            raise GraphError(f"Tumbling({self.size!r}) is empty; give it a size above zero")
 
     def initial(self, ports: Sequence[str]) -> State:
         # Per port the start of the latest window seen; None until it has one.
@@ -179,11 +179,11 @@ class Tumbling(Window):
         return sorted(pc.unique(self._starts(table)).to_pylist())
 
     def assign(self, event: Header, state: State) -> Sequence[Key]:
-        windows: list[int] = event.facts or []
+        windows: list[int] = event.facts
         if windows:
             frontier = self._frontier(state)
             if frontier is not None and windows[0] < frontier:
-                raise LateRecord(event.port, f"{self.on}={windows[0]}", f"{self.on}={frontier}")
+                raise LateRecord(event.port, f"{self.on}={windows[0]}", f"{self.on}={frontier - self.step}")
             seen = state["seen"][event.port]
             state["seen"][event.port] = windows[-1] if seen is None else max(seen, windows[-1])
         return windows
@@ -198,8 +198,8 @@ class Tumbling(Window):
         state["ended"].append(port)
 
     def select(self, table: pa.Table, key: Key) -> pa.Table:
-        kept = table.filter(pc.equal(self._starts(table), key)) if table.num_rows else table
         kind = self._bound_type(table.schema)
+        kept = table.filter(pc.equal(self._starts(table), key)) if table.num_rows else table
         for name, value in (("window_start", key), ("window_end", key + self.step)):
             kept = kept.append_column(name, pa.repeat(pa.scalar(value, pa.int64()).cast(kind), kept.num_rows))
         return kept
@@ -214,36 +214,50 @@ class Tumbling(Window):
         known = [seen for seen in live if seen is not None]
         return min(known) if known and len(known) == len(live) else None
 
-    def _starts(self, table: pa.Table) -> pa.Array:
-        column = table.column(self.on) if self.on in table.column_names else None
-        if column is None:
-            names = ", ".join(table.column_names)
-            raise ClewError(f"Tumbling(on={self.on!r}) finds no such column; the records have {names}")
+    def _starts(self, table: pa.Table) -> pa.ChunkedArray:
+        kind = self._kind(table.schema)
+        column = table.column(self.on)
         if column.null_count:
-            raise ClewError(
-                f"column {self.on} has records without a time, but Tumbling must place every record; "
-                "filter them out before this operator"
-            )
-        micros = self._number(column)
+            raise TypeRefused(
+                self.on, str(kind), "it has records without a time, but Tumbling must place every record",
+                "filter them out before this operator",
+            )  # fmt: skip
+        if not pa.types.is_integer(kind):
+            column = column.cast(pa.timestamp("us", kind.tz if pa.types.is_timestamp(kind) else None))
+        numbers = column.cast(pa.int64())
         # Divide rounds towards zero; times before the epoch need floor.
-        remainder = pc.subtract(micros, pc.multiply(pc.divide(micros, self.step), self.step))
+        remainder = pc.subtract(numbers, pc.multiply(pc.divide(numbers, self.step), self.step))
         remainder = pc.if_else(pc.less(remainder, 0), pc.add(remainder, self.step), remainder)
-        return pc.subtract(micros, remainder)
+        return pc.subtract(numbers, remainder)
 
-    def _number(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        kind = column.type
-        if pa.types.is_date(kind):
-            return column.cast(pa.timestamp("us")).cast(pa.int64())
-        if pa.types.is_timestamp(kind):
-            return column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
-        if pa.types.is_integer(kind):
-            return column.cast(pa.int64())
-        raise ClewError(
-            f"column {self.on} is {kind}, but Tumbling needs a timestamp, a date or a whole number; cast it before"
-        )
+    def _kind(self, schema: pa.Schema) -> pa.DataType:
+        """Return the type of the time column, where it is one that this window can place."""
+        if self.on not in schema.names:
+            names = ", ".join(schema.names)
+            raise GraphError(f"Tumbling(on={self.on!r}) finds no such column; the records have {names}")
+        kind = schema.field(self.on).type
+        whole = pa.types.is_integer(kind)
+        if not (whole or pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
+            why, cure = "Tumbling needs a timestamp, a date or a whole number", "cast it before this operator"
+            raise TypeRefused(self.on, str(kind), why, cure)
+        if whole != isinstance(self.size, int):
+            # Taken as they are, '1 hour' of whole numbers or 10 of a time would mean microseconds.
+            size = "a whole number" if whole else "a duration such as '1 hour'"
+            raise TypeRefused(
+                self.on, str(kind), f"Tumbling({self.size!r}) is of another kind", f"give it {size} as its size"
+            )
+        return kind
 
     def _bound_type(self, schema: pa.Schema) -> pa.DataType:
-        kind = schema.field(self.on).type
+        kind = self._kind(schema)
+        for name in ("window_start", "window_end"):
+            if name in schema.names:
+                raise TypeRefused(
+                    name,
+                    str(schema.field(name).type),
+                    "Tumbling adds a column of this name",
+                    "rename it before this operator",
+                )
         if pa.types.is_integer(kind):
             return pa.int64()
         return pa.timestamp("us", kind.tz if pa.types.is_timestamp(kind) else None)
