@@ -140,13 +140,13 @@ class Graph:
         return hashlib.sha256("\n".join(shape).encode()).hexdigest()[:16]
 
 
-def build(name: str, specs: Sequence[OperatorSpec], errors: Sequence[GraphError] = ()) -> Graph:
-    """Check the declared operators and return the graph.
+def build(name: str, specs: Sequence[OperatorSpec], errors: Sequence[GraphError] = (), location: str = "") -> Graph:
+    """Check the operators of the pipeline declared at `location` and return the graph.
 
     Raises GraphErrors with everything that is wrong, each error with the line of the user's file.
     """
-    found = [*errors, *_duplicates(specs), *_unknown_ports(specs), *_unsafe_sinks(specs), *_no_source(name, specs)]
-    found += _cycles(specs)
+    found = [*errors, *_duplicates(specs), *_own_ports(specs), *_unknown_ports(specs), *_unsafe_sinks(specs)]
+    found += [*_no_source(name, specs, location), *_cycles(specs)]
     if found:
         raise GraphErrors(name, tuple(found))
     return Graph(name, {spec.name: spec for spec in specs})
@@ -175,6 +175,18 @@ def _duplicates(specs: Sequence[OperatorSpec]) -> Iterator[GraphError]:
         first.setdefault(spec.name, spec)
 
 
+def _own_ports(specs: Sequence[OperatorSpec]) -> Iterator[GraphError]:
+    for spec in specs:
+        named = (("output port", spec.outputs), ("generative function", tuple(f.name for f in spec.functions)))
+        for what, names in named:
+            for name in sorted({name for name in names if names.count(name) > 1}):
+                yield GraphError(f"operator {spec.name} has more than one {what} {name}; rename one", spec.location)
+        for port in spec.schemas:
+            if port not in spec.outputs:
+                have = ", ".join(spec.outputs) or "no output ports"
+                yield GraphError(f"{spec.name} declares a schema for port {port}, but has {have}", spec.location)
+
+
 def _unknown_ports(specs: Sequence[OperatorSpec]) -> Iterator[GraphError]:
     known = {Port(spec.name, port) for spec in specs for port in spec.outputs}
     for spec in specs:
@@ -197,9 +209,9 @@ def _unsafe_sinks(specs: Sequence[OperatorSpec]) -> Iterator[GraphError]:
                 )
 
 
-def _no_source(name: str, specs: Sequence[OperatorSpec]) -> Iterator[GraphError]:
+def _no_source(name: str, specs: Sequence[OperatorSpec], location: str) -> Iterator[GraphError]:
     if not any(spec.is_source for spec in specs):
-        yield GraphError(f"pipeline {name} has no source; declare one with pipeline.source(name, ...)")
+        yield GraphError(f"pipeline {name} has no source; declare one with pipeline.source(name, ...)", location)
 
 
 def _cycles(specs: Sequence[OperatorSpec]) -> list[GraphError]:
@@ -211,7 +223,8 @@ def _cycles(specs: Sequence[OperatorSpec]) -> list[GraphError]:
         if name in settled or name not in by_name:
             return
         if name in path:
-            loop = " -> ".join((*path[path.index(name) :], name))
+            # The path leads from receivers to senders; people read it the way events go.
+            loop = " -> ".join(reversed((*path[path.index(name) :], name)))
             errors.append(
                 GraphError(f"operators form a cycle: {loop}; a pipeline must have none", by_name[name].location)
             )

@@ -1,9 +1,11 @@
 """Where in the user's file a declaration stands."""
 
+import os
 import sys
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+# With the separator: a user's own folder may be called clew-something.
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
 def caller() -> str:

@@ -176,7 +176,8 @@ _WIDENED = {
     _LIB.Type_FIXED_SIZE_BINARY: pa.binary(),
     _LIB.Type_DATE64: pa.date32(),
     # Spark's TIME has six digits, but it speaks of them to Arrow in nanoseconds. So time64[ns] must be
-    # let in, and the cast checks that it holds whole microseconds.
+    # let in, and the cast checks that it holds whole microseconds. (Spark 4.3 carries TIME through Arrow
+    # as it is; to group by it or read it from Parquet it wants spark.sql.timeType.enabled.)
     _LIB.Type_TIME32: pa.time64("us"),
     _LIB.Type_TIME64: pa.time64("us"),
 }
