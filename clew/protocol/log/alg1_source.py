@@ -1,5 +1,6 @@
 """Algorithm 1: processing of a Source operator."""
 
+from copy import deepcopy
 from typing import Any
 
 from clew.ids import Port
@@ -54,7 +55,8 @@ def emit(
     """
     after = context.draft()
     after.turn += 1
-    after.state["offset"] = offset
+    # The source goes on changing its own offset; what is logged here must not change with it.
+    after.state["offset"] = deepcopy(offset)
     action = after.actions[connection]
     headers = (*events.headers, END) if last else events.headers
     port = Port(after.operator, "out")

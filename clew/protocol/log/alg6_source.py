@@ -1,5 +1,6 @@
 """Algorithm 6: recovery of a Source operator, Steps 2 to 4. Step 1 is Algorithm 7's."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,7 +29,7 @@ def recover_source(
     context: Context, action: ReadActionRow | None, event: ReadEventRow | None, replayable: bool
 ) -> Resume:
     """Decide from the last read action, its event and the restored state."""
-    offset = context.state.get("offset")
+    offset = deepcopy(context.state.get("offset"))
     if action is None:
         return Resume("start")
     if not action.complete:
