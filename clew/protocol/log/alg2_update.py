@@ -22,6 +22,8 @@ class Update:
     known: int
     #: Input Sets that end without an Output Set: dropped by a flush.
     dropped: tuple[InputSetId, ...] = ()
+    #: Whether the last of the operator's inputs ended in this turn: then, and never again, it sends its own end.
+    ends: bool = False
 
     @property
     def nothing(self) -> bool:
@@ -48,12 +50,13 @@ def update(context: Context, logic: Logic, arrivals: Iterable[Arrival]) -> Updat
         closed += _close(after, logic, logic.ready(after.state, after.opened))
     closed += _close(after, logic, logic.end_turn(after.state, after.opened))
     dropped: tuple[InputSetId, ...] = ()
-    if after.all_ended and after.senders and not after.finished:
+    ends = after.all_ended and bool(after.senders) and not after.finished
+    if ends:
         closed += _close(after, logic, logic.flush(after.state, after.opened))
         dropped = tuple(left.number for left in after.opened.values())
         after.opened.clear()
         after.finished = True
-    return Update(after, tuple(taken), tuple(closed), context.input_set, dropped)
+    return Update(after, tuple(taken), tuple(closed), context.input_set, dropped, ends)
 
 
 def _take(context: Context, logic: Logic, event: Arrival) -> Taken:
@@ -71,9 +74,9 @@ def _take(context: Context, logic: Logic, event: Arrival) -> Taken:
 
 
 def assign(context: Context, labels: Sequence[Label], port: str, number: int) -> tuple[InputSetId, ...]:
-    """Add the event to the Input Sets of these labels, opening those that are new; return their ids."""
+    """Add the event once to each Input Set of these labels, opening those that are new; return their ids."""
     sets = []
-    for label in labels:
+    for label in dict.fromkeys(labels):
         opened = context.opened.get(label)
         if opened is None:
             context.input_set += 1

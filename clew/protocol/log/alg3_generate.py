@@ -49,37 +49,60 @@ def generate(update: Update, productions: Sequence[Productions], sink: str | Non
     `productions` hold the Output Sets of `update.closed`, in that order. `sink` names the connection of an
     operator without a function of its own: each closed Input Set is then one write action of its events.
     """
-    context = update.context
+    if sink is None:
+        _check(update, productions)
+    context = update.context.numbering()
     writes: list[Write] = list(acknowledgements(context.operator, update.taken))
     # The labels of Input Sets that were open before are in the log already.
     opened = tuple((s.number, s.label) for s in context.opened.values() if s.number > update.known)
     if opened:
         writes.append(OpenSets(context.operator, opened))
     writes += [schema for made in productions for schema in made.schemas]
-    runs = [_log_output(context, port, productions, writes) for port in context.outputs]
+    runs = [_log_output(context, port, productions, update.ends, writes) for port in context.outputs]
     writes += _state_events(context, update)
     for made in productions:
         writes += log_reads(context, made.reads)
         for connection, output in made.writes.items():
-            writes.append(_log_writes(context, connection, output))
+            if output.bodies:
+                writes.append(_log_writes(context, connection, output))
     if sink is not None and update.closed:
         writes.append(_sink_writes(context, sink, update))
     writes += finished(context.operator, [s.number for s in update.closed] + list(update.dropped))
-    if context.finished:
+    if update.ends:
         writes.append(SetOperator(context.operator, "finished"))
     sends = tuple(run for run in runs if run is not None)
-    durable = bool(sends or update.closed or context.finished)
-    return context, Step((*writes, context.store_state()), sends, durable)
+    durable = bool(sends or update.closed or update.ends)
+    return context, Step((*writes, context.store_state()), sends, durable=durable)
+
+
+def _check(update: Update, productions: Sequence[Productions]) -> None:
+    """Assert what makes it safe to set the Input Sets to done.
+
+    G1: the Output Sets are those of the Input Sets that closed, in that order.
+    G2: every output event is on a port of the operator and comes from one of these Input Sets.
+    """
+    made = [number for part in productions for number in part.sets]
+    closed = [input_set.number for input_set in update.closed]
+    if made != closed:
+        raise AssertionError(f"G1: {update.context.operator} closed Input Sets {closed}, but produced those of {made}")
+    for part in productions:
+        for port, output in part.outputs.items():
+            known = port in update.context.outputs
+            if not known or len(output.counts) != len(part.sets) or sum(output.counts) != len(output.headers):
+                raise AssertionError(
+                    f"G2: {update.context.operator}.{port} has {len(output.headers)} output events, counted as "
+                    f"{output.counts} for Input Sets {part.sets}; its ports are {update.context.outputs}"
+                )
 
 
 def _log_output(
-    context: Context, port: str, productions: Sequence[Productions], writes: list[Write]
+    context: Context, port: str, productions: Sequence[Productions], ends: bool, writes: list[Write]
 ) -> EventRun | None:
     """Step 4 (1), (2), (5b): number the output events of one port and log them with their lineage."""
     outputs = [(made.sets, made.outputs[port]) for made in productions if port in made.outputs]
     headers = [header for _, output in outputs for header in output.headers]
     bodies = tuple(run for _, output in outputs for run in output.bodies)
-    if context.finished:
+    if ends:
         headers.append(END)
     if not headers:
         return None

@@ -1,7 +1,6 @@
 """Algorithm 9: recovery of an operator's processing, Steps 1 and 2."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from clew.ids import InputSetId
 from clew.protocol.log.context import Arrival, Context, InputSet, Logic, hashable, restore
@@ -21,36 +20,28 @@ def recover_processing(
     Step 1: `row` is the latest STATE. Step 2: `members` are the acknowledged, undone events in the order in
     which they were taken; each joins again only the Input Set it is assigned to (2.b), and updates the
     global state only where STATE does not hold that update yet. In Clew the turn's transaction holds both,
-    so `headers` is empty; it is there for logs that store STATE with generation only, as in the paper.
+    so `headers` is empty; it is there for logs that store STATE with generation only, as in the paper. Such a
+    log generates before it acknowledges the next event, and has no events that are done at once.
     Step 2.c, triggering, is the first thing that the next turn does (Algorithm 2).
     """
     after = restore(context, row)
     by_number = {number: InputSet(number, hashable(label)) for number, label in labels.items()}
     for member in members:
         for index in range(member.count):
-            _rejoin(after, logic, member, member.first + index, by_number, headers or {})
+            _catch_up(after, logic, member, index, headers or {})
+            by_number[member.input_set].add(member.port.name, member.first + index)
     after.opened = {opened.label: opened for _, opened in sorted(by_number.items()) if opened.spans}
     return after
 
 
-def _rejoin(
-    context: Context,
-    logic: Logic,
-    member: Member,
-    number: int,
-    by_number: dict[InputSetId, InputSet],
-    headers: Mapping[tuple[str, int], Arrival],
+def _catch_up(
+    context: Context, logic: Logic, member: Member, index: int, headers: Mapping[tuple[str, int], Arrival]
 ) -> None:
-    port = member.port.name
+    """Step 2.b: let the event update global state and counters, if STATE was stored before it did."""
+    port, number = member.port.name, member.first + index
+    context.input_set = max(context.input_set, member.input_set)
     if number > context.latest.get(port, 0):
-        event = headers[port, number]
-        for label in logic.assign(event, context.state):
-            _learn(by_number, member.input_set, label)
+        # Its Input Sets are known; what counts here is what assigning does to the global state.
+        logic.assign(headers[port, number], context.state)
         context.latest[port] = number
-        context.seq = max(context.seq, member.seq)
-        context.input_set = max(context.input_set, member.input_set)
-    by_number[member.input_set].add(port, number)
-
-
-def _learn(by_number: dict[InputSetId, InputSet], number: InputSetId, label: Any) -> None:
-    by_number.setdefault(number, InputSet(number, label))
+        context.seq = max(context.seq, member.seq + index)

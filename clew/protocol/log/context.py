@@ -5,7 +5,7 @@ Counters live in STATE, written by the transaction that uses them, and are never
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from clew.ids import InputSetId, Port
@@ -117,6 +117,10 @@ class Context:
             {label: opened.copy() for label, opened in self.opened.items()},
         )
 
+    def numbering(self) -> "Context":
+        """Return a copy whose counters may advance; it shares what generation only reads: state and Input Sets."""
+        return replace(self, sent=dict(self.sent), writes=dict(self.writes), actions=dict(self.actions))
+
     @property
     def all_ended(self) -> bool:
         return len(self.ended) == len(self.senders)
@@ -139,10 +143,10 @@ def fresh(operator: str, senders: Mapping[str, Port], outputs: Iterable[str], st
 
 
 def restore(context: Context, row: StateRow | None) -> Context:
-    """Return the context as STATE has it (Algorithm 9, Step 1), or as it is when STATE has none."""
-    if row is None:
-        return context
+    """Return a copy of the context as STATE has it (Algorithm 9, Step 1), or as it is when STATE has none."""
     restored = context.draft()
+    if row is None:
+        return restored
     for name in _COUNTERS:
         setattr(restored, name, deepcopy(row.context[name]))
     restored.state_id = row.state_id
