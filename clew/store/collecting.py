@@ -1,0 +1,172 @@
+"""Garbage collection of a log in SQL (LOG.io, Section 3.6), the same for every SQL backend.
+
+A port is trimmed logically, up to a mark; rows go when all their events are below it. So a collection costs
+what it removes, runs are never rewritten (B1), and counters have the mark to stand on (C2).
+"""
+
+from collections.abc import Iterable, Iterator
+
+from clew.ids import Port
+from clew.store.base import Collected
+from clew.store.intervals import Intervals
+from clew.store.ledger import read_done, read_done_writes
+from clew.store.rowcodec import decode_named, events_covered, sets_covered
+from clew.store.sqlread import files_in
+from clew.store.statements import Transaction
+
+_MARK = """INSERT INTO collected (operator, port, upto) VALUES (?, ?, ?)
+    ON CONFLICT (operator, port) DO UPDATE SET upto = excluded.upto"""
+_BELOW_MARK = "operator = ? AND port = ? AND first <= ? AND first + count - 1 <= ?"
+
+
+def collect(log: Transaction, grace: int) -> Collected:
+    """Forget what is done, as `Store.collect` says; the caller provides a transaction that sees one snapshot."""
+    files: set[str] = set()
+    named = _first_named(log)
+    removed = 0
+    for port in _sending_ports(log):
+        removed += _collect_port(log, port, grace, named.get(port), files)
+    _collect_writes(log, files)
+    for (operator,) in log.fetch("SELECT DISTINCT operator FROM done"):
+        _collect_sets(log, operator, files)
+    return Collected(removed, tuple(sorted(files - files_in(log))) if files else ())
+
+
+def _sending_ports(log: Transaction) -> list[Port]:
+    return [Port(operator, port) for operator, port in log.fetch("SELECT DISTINCT operator, port FROM sent")]
+
+
+def _first_named(log: Transaction) -> dict[Port, int]:
+    """Return, for each port, the first event that an undone write action names."""
+    first_named: dict[Port, int] = {}
+    done: dict[str, dict[str, Intervals]] = {}
+    for operator, connection, number, events in log.fetch(
+        "SELECT operator, connection, number, events FROM write_action"
+    ):
+        if operator not in done:
+            done[operator] = read_done_writes(log, operator)
+        if number not in done[operator].get(connection, Intervals()):
+            for port, first, _ in decode_named(events):
+                first_named[port] = min(first, first_named.get(port, first))
+    return first_named
+
+
+def _collect_port(log: Transaction, port: Port, grace: int, named: int | None, files: set[str]) -> int:
+    mark = log.fetch("SELECT upto FROM collected WHERE operator = ? AND port = ?", *port)
+    before = mark[0][0] if mark else 0
+    last = log.fetch(
+        "SELECT first + count - 1 FROM sent WHERE operator = ? AND port = ? ORDER BY first DESC LIMIT 1", *port
+    )[0][0]
+    upto = last - grace if named is None else min(last - grace, named - 1)
+    receivers = log.fetch("SELECT rec_operator, rec_port FROM link WHERE operator = ? AND port = ?", *port)
+    for operator, name in receivers:
+        upto = min(upto, _done_upto(log, Port(operator, name), before))
+    if upto <= before:
+        return 0
+    log.run(_MARK, *port, upto)
+    rows = log.fetch(f"SELECT DISTINCT file FROM body WHERE {_BELOW_MARK} AND file IS NOT NULL", *port, upto, upto)
+    files.update(file for (file,) in rows)
+    for table in ("sent", "body"):
+        log.run(f"DELETE FROM {table} WHERE {_BELOW_MARK}", *port, upto, upto)
+    # Lineage of Input Sets that put nothing out here has no events; it goes with the event before it.
+    log.run(f"DELETE FROM lineage WHERE {_BELOW_MARK}", *port, upto + 1, upto)
+    for receiver in receivers:
+        log.run(f"DELETE FROM ack WHERE {_BELOW_MARK}", *receiver, upto, upto)
+    return int(upto - before)
+
+
+def _done_upto(log: Transaction, receiver: Port, collected: int) -> int:
+    """Return the number up to which all entries of a receiving port are done."""
+    done = read_done(log, receiver.operator)
+    upto = collected
+    for first, count, columns in _acknowledgements(log, receiver):
+        undone = _first_undone(done, columns, count)
+        if undone is not None:
+            return first + undone - 1
+        upto = max(upto, first + count - 1)
+    return upto
+
+
+def _acknowledgements(log: Transaction, receiver: Port) -> Iterator[tuple[int, int, tuple[int, int, int]]]:
+    """Yield the rows of acknowledgements, in order of events; in slices, for most stop at an early one."""
+    after, slice_rows = 0, 256
+    while True:
+        rows = log.fetch(
+            "SELECT first, count, input_set, size, skip FROM ack WHERE operator = ? AND port = ? AND first > ? "
+            "ORDER BY first, part LIMIT ?",
+            *receiver, after, slice_rows,
+        )  # fmt: skip
+        # A slice may end between the parts of one run, so its last run is left to the next slice.
+        whole = rows if len(rows) < slice_rows else [row for row in rows if row[0] != rows[-1][0]]
+        for first, count, input_set, size, skip in whole:
+            yield first, count, (input_set, size, skip)
+        if len(rows) < slice_rows:
+            return
+        if whole:
+            after = whole[-1][0]
+        else:
+            slice_rows *= 2
+
+
+def _first_undone(done: Intervals, columns: tuple[int, int, int], count: int) -> int | None:
+    """Return the index of the first event of a run that has an undone entry."""
+    if columns[:2] == (0, 0):
+        return None
+    gap = next(iter(done.gaps(*sets_covered(columns, count))), None)
+    return None if gap is None else events_covered(columns, count, gap[0])[0]
+
+
+def _collect_writes(log: Transaction, files: set[str]) -> None:
+    for operator, connection, first, count in log.fetch("SELECT operator, connection, first, count FROM done_write"):
+        done = (operator, connection, first, first + count)
+        where = "operator = ? AND connection = ? AND number >= ? AND number < ?"
+        rows = log.fetch(f"SELECT DISTINCT file FROM write_body WHERE {where} AND file IS NOT NULL", *done)
+        files.update(file for (file,) in rows)
+        log.run(f"DELETE FROM write_body WHERE {where}", *done)
+        log.run(f"DELETE FROM write_action WHERE {where}", *done)
+
+
+def _collect_sets(log: Transaction, operator: str, files: set[str]) -> None:
+    """Forget what belongs to Input Sets that are done and of which no event is left."""
+    done = read_done(log, operator)
+    for first, count in done:
+        log.run(
+            "DELETE FROM input_set WHERE operator = ? AND input_set >= ? AND input_set < ?",
+            operator, first, first + count,
+        )  # fmt: skip
+    states = log.fetch("SELECT state_id, input_set FROM state_event WHERE operator = ?", operator)
+    reads = log.fetch(
+        "SELECT connection, action, input_set, file FROM read_event WHERE operator = ? AND input_set IS NOT NULL",
+        operator,
+    )
+    if not states and not reads:
+        return
+    used = _used_sets(log, operator)
+    for state_id, input_set in states:
+        if input_set in done and input_set not in used:
+            log.run("DELETE FROM state_event WHERE operator = ? AND state_id = ?", operator, state_id)
+    for connection, action, input_set, file in reads:
+        if input_set in done and input_set not in used:
+            files.update([file] if file is not None else [])
+            log.run(
+                "DELETE FROM read_event WHERE operator = ? AND connection = ? AND action = ?",
+                operator, connection, action,
+            )  # fmt: skip
+
+
+def _used_sets(log: Transaction, operator: str) -> Intervals:
+    """Return the Input Sets that an event still in the log belongs to."""
+    rows = log.fetch(
+        "SELECT a.first, a.count, a.input_set, a.size, a.skip, coalesce(c.upto, 0) FROM ack a "
+        "JOIN link l ON l.rec_operator = a.operator AND l.rec_port = a.port "
+        "LEFT JOIN collected c ON c.operator = l.operator AND c.port = l.port WHERE a.operator = ?",
+        operator,
+    )
+    return Intervals.of(_used_by(rows))
+
+
+def _used_by(rows: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+    for first, count, input_set, size, skip, upto in rows:
+        gone = max(upto - first + 1, 0)
+        if gone < count:
+            yield sets_covered((input_set, size, skip + gone), count - gone)

@@ -1,0 +1,186 @@
+"""The tables of a log in SQLite, and the paper's tables as views over them."""
+
+#: Runs are rows; nothing in them is updated, so that a commit costs a few inserts whatever the turn's size.
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE operator (name TEXT PRIMARY KEY, status TEXT NOT NULL, incarnation INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE link (
+    operator TEXT NOT NULL, port TEXT NOT NULL, rec_operator TEXT NOT NULL, rec_port TEXT NOT NULL,
+    PRIMARY KEY (rec_operator, rec_port)
+) WITHOUT ROWID;
+CREATE INDEX link_sender ON link (operator, port);
+CREATE TABLE port_schema (
+    operator TEXT NOT NULL, port TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (operator, port)
+) WITHOUT ROWID;
+-- Events of a port up to this number are collected, also those that share a row with later ones.
+CREATE TABLE collected (
+    operator TEXT NOT NULL, port TEXT NOT NULL, upto INTEGER NOT NULL, PRIMARY KEY (operator, port)
+) WITHOUT ROWID;
+CREATE TABLE sent (
+    operator TEXT NOT NULL, port TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
+    bytes INTEGER NOT NULL, headers TEXT NOT NULL, facts TEXT,
+    PRIMARY KEY (operator, port, first)
+);
+CREATE TABLE body (
+    operator TEXT NOT NULL, port TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
+    size INTEGER NOT NULL, lengths TEXT NOT NULL, checksums TEXT NOT NULL, file TEXT, start INTEGER NOT NULL, data BLOB,
+    PRIMARY KEY (operator, port, first)
+);
+CREATE INDEX body_file ON body (file) WHERE file IS NOT NULL;
+-- Size 0: all events belong to the Input Set. Else every `size` events have the next one, and `skip` came before.
+CREATE TABLE ack (
+    operator TEXT NOT NULL, port TEXT NOT NULL, first INTEGER NOT NULL, part INTEGER NOT NULL,
+    count INTEGER NOT NULL, seq INTEGER NOT NULL,
+    input_set INTEGER NOT NULL, size INTEGER NOT NULL, skip INTEGER NOT NULL,
+    PRIMARY KEY (operator, port, first, part)
+) WITHOUT ROWID;
+CREATE TABLE input_set (
+    operator TEXT NOT NULL, input_set INTEGER NOT NULL, label TEXT NOT NULL, PRIMARY KEY (operator, input_set)
+) WITHOUT ROWID;
+CREATE TABLE done (
+    operator TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (operator, first)
+) WITHOUT ROWID;
+CREATE TABLE lineage (
+    operator TEXT NOT NULL, port TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
+    input_set INTEGER NOT NULL, counts TEXT NOT NULL
+);
+CREATE INDEX lineage_event ON lineage (operator, port, first);
+CREATE TABLE latest_state (
+    operator TEXT PRIMARY KEY, state_id INTEGER NOT NULL, context TEXT NOT NULL, state TEXT NOT NULL
+);
+CREATE TABLE state_event (
+    operator TEXT NOT NULL, state_id INTEGER NOT NULL, input_set INTEGER NOT NULL, state TEXT NOT NULL,
+    PRIMARY KEY (operator, state_id)
+);
+CREATE TABLE action (
+    operator TEXT NOT NULL, connection TEXT NOT NULL, action INTEGER NOT NULL, complete INTEGER NOT NULL,
+    description TEXT NOT NULL, PRIMARY KEY (operator, connection, action)
+);
+CREATE TABLE read_event (
+    operator TEXT NOT NULL, connection TEXT NOT NULL, action INTEGER NOT NULL, done INTEGER NOT NULL,
+    input_set INTEGER, count INTEGER, size INTEGER, lengths TEXT, checksums TEXT, file TEXT, start INTEGER, data BLOB,
+    PRIMARY KEY (operator, connection, action)
+);
+CREATE TABLE write_action (
+    operator TEXT NOT NULL, connection TEXT NOT NULL, number INTEGER NOT NULL, events TEXT NOT NULL,
+    PRIMARY KEY (operator, connection, number)
+);
+CREATE TABLE write_body (
+    operator TEXT NOT NULL, connection TEXT NOT NULL, number INTEGER NOT NULL, part INTEGER NOT NULL,
+    count INTEGER NOT NULL, size INTEGER NOT NULL, lengths TEXT NOT NULL, checksums TEXT NOT NULL,
+    file TEXT, start INTEGER NOT NULL, data BLOB,
+    PRIMARY KEY (operator, connection, number, part)
+);
+CREATE INDEX write_body_file ON write_body (file) WHERE file IS NOT NULL;
+CREATE TABLE done_write (
+    operator TEXT NOT NULL, connection TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (operator, connection, first)
+) WITHOUT ROWID;
+"""
+
+#: LOG.io, Section 3.2, for anyone with a SQLite shell. `Store.table` gives the same rows.
+VIEWS = """
+CREATE VIEW EVENT_LOG (event_id, status, send_op, send_p, rec_op, rec_p, inset_id) AS
+WITH event AS (
+    SELECT s.operator, s.port, s.first + j.key / 2 AS number FROM sent s, json_each(s.headers) j
+    LEFT JOIN collected c ON c.operator = s.operator AND c.port = s.port
+    WHERE j.key % 2 = 0 AND s.first + j.key / 2 > coalesce(c.upto, 0)
+), entry AS (
+    SELECT e.number, e.operator, e.port, l.rec_operator, l.rec_port,
+        CASE WHEN a.size > 0 THEN a.input_set + (a.skip + e.number - a.first) / a.size ELSE a.input_set END AS input_set
+    FROM event e
+    LEFT JOIN link l ON l.operator = e.operator AND l.port = e.port
+    LEFT JOIN ack a ON a.operator = l.rec_operator AND a.port = l.rec_port AND e.number < a.first + a.count
+        AND a.first = (
+            SELECT max(b.first) FROM ack b
+            WHERE b.operator = l.rec_operator AND b.port = l.rec_port AND b.first <= e.number
+        )
+)
+SELECT number,
+    CASE
+        WHEN rec_operator IS NULL OR input_set = 0 THEN 'done'
+        WHEN EXISTS (
+            SELECT 1 FROM done d
+            WHERE d.operator = rec_operator AND d.first <= input_set AND input_set < d.first + d.count
+        ) THEN 'done'
+        ELSE 'undone'
+    END,
+    operator, port, rec_operator, rec_port, input_set
+FROM entry
+UNION ALL
+SELECT w.number,
+    CASE WHEN EXISTS (
+        SELECT 1 FROM done_write d WHERE d.operator = w.operator AND d.connection = w.connection
+            AND d.first <= w.number AND w.number < d.first + d.count
+    ) THEN 'done' ELSE 'undone' END,
+    w.operator, NULL, w.operator, w.connection, NULL
+FROM write_action w
+UNION ALL
+SELECT action, CASE done WHEN 1 THEN 'done' ELSE 'undone' END, operator, connection, NULL, NULL, input_set
+FROM read_event
+UNION ALL
+SELECT s.state_id,
+    CASE WHEN EXISTS (
+        SELECT 1 FROM done d
+        WHERE d.operator = s.operator AND d.first <= s.input_set AND s.input_set < d.first + d.count
+    ) THEN 'done' ELSE 'undone' END,
+    s.operator, NULL, NULL, NULL, s.input_set
+FROM state_event s;
+
+CREATE VIEW EVENT_DATA (event_id, send_op, send_p, header, body) AS
+WITH event AS (
+    SELECT s.operator, s.port, s.first + j.key / 2 AS number,
+        max(CASE j.key % 2 WHEN 0 THEN j.value END) AS record_count,
+        max(CASE j.key % 2 WHEN 1 THEN j.value END) AS size
+    FROM sent s, json_each(s.headers) j
+    GROUP BY s.operator, s.port, s.first + j.key / 2
+), part AS (
+    SELECT b.rowid AS run, b.operator, b.port, b.first + j.key AS number, j.value AS length,
+        sum(j.value) OVER (PARTITION BY b.rowid ORDER BY j.key) - j.value AS before
+    FROM body b, json_each(b.lengths) j
+)
+SELECT e.number, e.operator, e.port, '[' || e.record_count || ', ' || e.size || ', false]',
+    CASE WHEN b.file IS NULL THEN substr(b.data, p.before + 1, p.length)
+        ELSE 'file:' || b.file || '@' || (b.start + p.before) || '+' || p.length END
+FROM event e
+LEFT JOIN part p ON p.operator = e.operator AND p.port = e.port AND p.number = e.number
+LEFT JOIN body b ON b.rowid = p.run
+LEFT JOIN collected c ON c.operator = e.operator AND c.port = e.port
+WHERE e.record_count >= 0 AND e.number > coalesce(c.upto, 0)
+UNION ALL
+SELECT number, operator, NULL, NULL,
+    CASE WHEN file IS NULL THEN data ELSE 'file:' || file || '@' || start || '+' || size END
+FROM write_body WHERE part = 0
+UNION ALL
+SELECT action, operator, connection, NULL,
+    CASE WHEN file IS NULL THEN data ELSE 'file:' || file || '@' || start || '+' || size END
+FROM read_event WHERE lengths IS NOT NULL;
+
+CREATE VIEW READ_ACTION (action_id, status, op_id, conn_id, action_desc) AS
+SELECT action, CASE complete WHEN 1 THEN 'complete' ELSE 'incomplete' END, operator, connection, description
+FROM action;
+
+CREATE VIEW STATE (state_id, op_id, state) AS
+SELECT state_id, operator, '{"context":' || context || ',"state":' || state || '}' FROM latest_state
+UNION ALL
+SELECT state_id, operator, state FROM state_event;
+
+CREATE VIEW EVENT_LINEAGE (event_id, send_op, send_p, inset_id) AS
+WITH RECURSIVE stretch AS (
+    SELECT l.operator, l.port, json_extract(j.value, '$[0]') AS outputs,
+        json_extract(j.value, '$[0]') * json_extract(j.value, '$[1]') AS events,
+        l.first + sum(json_extract(j.value, '$[0]') * json_extract(j.value, '$[1]'))
+            OVER (PARTITION BY l.rowid ORDER BY j.key)
+            - json_extract(j.value, '$[0]') * json_extract(j.value, '$[1]') AS number,
+        l.input_set + sum(json_extract(j.value, '$[1]')) OVER (PARTITION BY l.rowid ORDER BY j.key)
+            - json_extract(j.value, '$[1]') AS input_set
+    FROM lineage l, json_each(l.counts) j
+), pair AS (
+    SELECT operator, port, outputs, events, number, input_set, 0 AS i FROM stretch WHERE events > 0
+    UNION ALL
+    SELECT operator, port, outputs, events, number, input_set, i + 1 FROM pair WHERE i + 1 < events
+)
+SELECT p.number + p.i, p.operator, p.port, p.input_set + p.i / p.outputs
+FROM pair p LEFT JOIN collected c ON c.operator = p.operator AND c.port = p.port
+WHERE p.number + p.i > coalesce(c.upto, 0);
+"""

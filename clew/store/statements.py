@@ -1,0 +1,159 @@
+"""The rows that each Write inserts: SQL that SQLite and PostgreSQL both speak, `?` for each value.
+
+Nothing here looks at the log: what a write expects of it is the ledger's to check.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+from clew.protocol.rows import EventRun, WriteRow
+from clew.protocol.step import (
+    Acknowledge,
+    AddReadAction,
+    CompleteReadAction,
+    DropReadEvent,
+    FinishReadEvent,
+    FixSchema,
+    LogEvents,
+    LogLineage,
+    LogReadEvent,
+    LogStateEvent,
+    LogWrites,
+    OpenSets,
+    SetOperator,
+    StoreState,
+    Write,
+)
+from clew.store.rowcodec import (
+    encode_assignment,
+    encode_bodies,
+    encode_facts,
+    encode_headers,
+    encode_json,
+    encode_named,
+)
+
+
+class Statement(NamedTuple):
+    """A statement and its values."""
+
+    sql: str
+    values: tuple[Any, ...]
+
+
+class Transaction(Protocol):
+    """An open transaction of a backend, as far as the shared code needs it."""
+
+    def fetch(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return all rows of a query."""
+
+    def run(self, sql: str, *values: Any) -> None:
+        """Execute a statement."""
+
+
+_SENT = "INSERT INTO sent (operator, port, first, count, bytes, headers, facts) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_BODY = """INSERT INTO body (operator, port, first, count, size, lengths, checksums, file, start, data)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_SCHEMA = "INSERT INTO port_schema (operator, port, schema) VALUES (?, ?, ?) ON CONFLICT (operator, port) DO NOTHING"
+_ACK = """INSERT INTO ack (operator, port, first, part, count, seq, input_set, size, skip)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_LABEL = """INSERT INTO input_set (operator, input_set, label) VALUES (?, ?, ?)
+    ON CONFLICT (operator, input_set) DO UPDATE SET label = excluded.label"""
+_STATE_EVENT = """INSERT INTO state_event (operator, state_id, input_set, state) VALUES (?, ?, ?, ?)
+    ON CONFLICT (operator, state_id) DO UPDATE SET input_set = excluded.input_set, state = excluded.state"""
+_STATE = """INSERT INTO latest_state (operator, state_id, context, state) VALUES (?, ?, ?, ?)
+    ON CONFLICT (operator) DO UPDATE
+    SET state_id = excluded.state_id, context = excluded.context, state = excluded.state"""
+_LINEAGE = "INSERT INTO lineage (operator, port, first, count, input_set, counts) VALUES (?, ?, ?, ?, ?, ?)"
+_ACTION = "INSERT INTO action (operator, connection, action, complete, description) VALUES (?, ?, ?, 0, ?)"
+_COMPLETE = "UPDATE action SET complete = 1 WHERE operator = ? AND connection = ? AND action = ?"
+_READ_EVENT = """INSERT INTO read_event (operator, connection, action, done, input_set,
+        count, size, lengths, checksums, file, start, data)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (operator, connection, action) DO UPDATE
+    SET done = excluded.done, input_set = excluded.input_set, count = excluded.count, size = excluded.size,
+        lengths = excluded.lengths, checksums = excluded.checksums, file = excluded.file,
+        start = excluded.start, data = excluded.data"""
+_FINISH_READ = "UPDATE read_event SET done = 1 WHERE operator = ? AND connection = ? AND action = ?"
+_DROP_READ = """UPDATE read_event SET count = NULL, size = NULL, lengths = NULL, checksums = NULL, file = NULL,
+        start = NULL, data = NULL
+    WHERE operator = ? AND connection = ? AND action = ?"""
+_WRITE = "INSERT INTO write_action (operator, connection, number, events) VALUES (?, ?, ?, ?)"
+_WRITE_BODY = """INSERT INTO write_body (operator, connection, number, part,
+        count, size, lengths, checksums, file, start, data)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_STATUS = "UPDATE operator SET status = ? WHERE name = ?"
+
+
+def statements_of(write: Write) -> list[Statement]:
+    """Return the statements of a write, but for those of FinishSets and FinishWrites, which the ledger makes."""
+    match write:
+        case LogEvents(run):
+            return _log_events(run)
+        case FixSchema(port, schema):
+            return [Statement(_SCHEMA, (*port, schema))]
+        case Acknowledge():
+            return _acknowledge(write)
+        case OpenSets(operator, sets):
+            return [Statement(_LABEL, (operator, number, encode_json(label))) for number, label in sets]
+        case LogStateEvent(operator, state_id, input_set, state):
+            return [Statement(_STATE_EVENT, (operator, state_id, input_set, encode_json(state)))]
+        case StoreState(operator, state_id, context, state):
+            return [Statement(_STATE, (operator, state_id, encode_json(context), encode_json(state)))]
+        case LogLineage(lineage):
+            events = sum(outputs * repeat for outputs, repeat in lineage.counts)
+            counts = encode_json(lineage.counts)
+            return [Statement(_LINEAGE, (*lineage.port, lineage.first, events, lineage.input_set, counts))]
+        case LogWrites(port, writes):
+            return [statement for row in writes for statement in _log_write(port, row)]
+        case SetOperator(operator, status):
+            return [Statement(_STATUS, (status, operator))]
+        case _:
+            return _read_statements(write)
+
+
+def _read_statements(write: Write) -> list[Statement]:
+    match write:
+        case AddReadAction(operator, connection, action, description):
+            return [Statement(_ACTION, (operator, connection, action, description))]
+        case CompleteReadAction(operator, connection, action):
+            return [Statement(_COMPLETE, (operator, connection, action))]
+        case LogReadEvent(operator, connection, action, effect, input_set):
+            done = 0 if input_set is None else 1
+            values = (operator, connection, action, done, input_set, *encode_bodies(effect))
+            return [Statement(_READ_EVENT, values)]
+        case FinishReadEvent(operator, connection, action):
+            return [Statement(_FINISH_READ, (operator, connection, action))]
+        case DropReadEvent(operator, connection, action):
+            return [Statement(_DROP_READ, (operator, connection, action))]
+        case _:
+            return []
+
+
+def _log_events(run: EventRun) -> list[Statement]:
+    if not run.headers:
+        return []
+    headers, facts = encode_headers(run.headers), encode_facts(run.headers)
+    found = [Statement(_SENT, (*run.port, run.first, len(run.headers), run.size, headers, facts))]
+    at = run.first
+    for bodies in run.bodies:
+        if bodies.lengths:
+            found.append(Statement(_BODY, (*run.port, at, *encode_bodies(bodies))))
+        at += len(bodies)
+    return found
+
+
+def _acknowledge(write: Acknowledge) -> list[Statement]:
+    if not write.count:
+        return []
+    rows = enumerate(encode_assignment(write.assignment))
+    return [
+        Statement(_ACK, (*write.receiver, write.first, part, write.count, write.seq, *columns))
+        for part, columns in rows
+    ]
+
+
+def _log_write(port: tuple[str, str], row: WriteRow) -> list[Statement]:
+    found = [Statement(_WRITE, (*port, row.number, encode_named(row)))]
+    for part, bodies in enumerate(row.bodies):
+        found.append(Statement(_WRITE_BODY, (*port, row.number, part, *encode_bodies(bodies))))
+    return found

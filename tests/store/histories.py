@@ -1,0 +1,213 @@
+"""Random histories of a log: steps that mostly follow the protocol, and some that must be refused.
+
+A step is drawn as plain numbers and read against what the log holds by then, so that Hypothesis can
+shorten a history and it still makes sense.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from clew.ids import InputSetId, Port
+from clew.protocol.rows import Assignment, Bodies, Every, Own
+from clew.protocol.step import (
+    AddReadAction,
+    CompleteReadAction,
+    DropReadEvent,
+    FinishReadEvent,
+    FixSchema,
+    LogReadEvent,
+    LogStateEvent,
+    SetOperator,
+    StoreState,
+    Write,
+)
+from tests.store.logs import (
+    COUNTER_IN,
+    COUNTER_OUT,
+    MAPPER_IN,
+    MAPPER_OUT,
+    READER_OUT,
+    SENDERS,
+    SINK_IN,
+    ack,
+    events,
+    finish,
+    in_file,
+    inline,
+    lineage,
+    listed,
+    opened,
+    writes,
+    written,
+)
+
+OUT = {"reader": READER_OUT, "mapper": MAPPER_OUT, "counter": COUNTER_OUT}
+IN = {"mapper": MAPPER_IN, "counter": COUNTER_IN, "sink": SINK_IN}
+SOURCE_OPS = ("send", "send", "end", "state", "schema", "action", "complete", "effect", "finish_effect", "drop_effect")
+MIDDLE_OPS = ("take", "take", "finish", "finish", "send", "end", "state", "state_event", "side_read", "label", "run")
+SINK_OPS = ("take", "take", "finish", "write", "write", "written", "written", "state", "side_read", "label")
+OPS = {"reader": SOURCE_OPS, "mapper": MIDDLE_OPS, "counter": MIDDLE_OPS, "sink": SINK_OPS}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One write, before it is read against the log: what to do, and numbers that choose how."""
+
+    op: int
+    a: int
+    b: int
+    #: How far the numbers are off; 0 but for writes that should be refused.
+    off: int
+
+
+draws = st.builds(Draw, st.integers(0, 99), st.integers(0, 5), st.integers(0, 5), st.sampled_from([0] * 11 + [1, -1]))
+commits = st.tuples(st.just("commit"), st.sampled_from(sorted(OPS)), st.lists(draws, min_size=1, max_size=3))
+collects = st.tuples(st.just("collect"), st.integers(0, 3), st.just(()))
+take_overs = st.tuples(st.just("take over"), st.sampled_from(sorted(OPS)), st.just(()))
+steps = st.lists(st.one_of(commits, commits, commits, commits, collects, take_overs), min_size=4, max_size=30)
+
+
+@dataclass
+class World:
+    """What the next write must follow."""
+
+    sent: dict[Port, int] = field(default_factory=dict)
+    taken: dict[Port, int] = field(default_factory=dict)
+    open: dict[str, list[int]] = field(default_factory=dict)
+    last_set: dict[str, int] = field(default_factory=dict)
+    last_state: dict[str, int] = field(default_factory=dict)
+    action: int = 0
+    written: int = 0
+    undone_writes: list[int] = field(default_factory=list)
+
+    def after(self, operator: str, parts: list[Draw]) -> tuple["World", list[Write]]:
+        """Return the writes of a commit, and the world if it is accepted."""
+        world = deepcopy(self)
+        made = [write for part in parts for write in world._make(operator, part)]
+        return world, made
+
+    def _make(self, operator: str, draw: Draw) -> list[Write]:
+        op = OPS[operator][draw.op % len(OPS[operator])]
+        made: list[Write] = getattr(self, f"_{op}")(operator, draw)
+        return made
+
+    def _send(self, operator: str, draw: Draw, end: bool = False) -> list[Write]:
+        port, count = OUT[operator], draw.a + 1
+        first = self.sent.get(port, 0) + 1 + draw.off
+        self.sent[port] = first + count - 1
+        bodies: tuple[Bodies, ...] | None = None
+        if not end and draw.b == 1:
+            bodies = ()
+        if not end and draw.b in (2, 3) and count > 1:
+            bodies = (inline(first, 1), in_file(first + 1, count - 1, f"f{self.sent[port] // 4}", draw.b))
+        return [events(port, first, count, bodies, end), *self._lineage(port, first, count, draw)]
+
+    def _lineage(self, port: Port, first: int, count: int, draw: Draw) -> list[Write]:
+        if port == READER_OUT:
+            return []
+        each = draw.b + 1
+        return [lineage(port, first, draw.a + 1, (0, draw.b), (each, count // each), (count % each, 1))]
+
+    def _end(self, operator: str, draw: Draw) -> list[Write]:
+        return self._send(operator, draw, end=True)
+
+    def _take(self, operator: str, draw: Draw) -> list[Write]:
+        receiver = IN[operator]
+        first = self.taken.get(receiver, 0) + 1
+        count = min(draw.a + 1, self.sent.get(SENDERS[receiver], 0) - first + 1)
+        if count < 1:
+            return []
+        self.taken[receiver] = first + count - 1
+        return [ack(receiver, first + draw.off, count, self._assignment(operator, draw, count))]
+
+    def _assignment(self, operator: str, draw: Draw, count: int) -> Assignment:
+        still_open = self.open.setdefault(operator, [])
+        new = self.last_set.get(operator, 0) + 1
+        if draw.b == 0:
+            return listed()
+        if draw.b == 1:
+            self._opens(operator, new, count)
+            return Own(InputSetId(new))
+        if draw.b == 2:
+            skip = draw.a % 2
+            self._opens(operator, new, (skip + count - 1) // 2 + 1)
+            return Every(InputSetId(new), 2, skip)
+        if draw.b == 3 and still_open:
+            return listed(*still_open[-2:])
+        self._opens(operator, new, 2)
+        return listed(new, new + 1)
+
+    def _opens(self, operator: str, first: int, count: int) -> None:
+        self.open[operator] += range(first, first + count)
+        self.last_set[operator] = first + count - 1
+
+    def _finish(self, operator: str, draw: Draw) -> list[Write]:
+        still_open = self.open.setdefault(operator, [])
+        done = [number for number in range(1, self.last_set.get(operator, 0) + 1) if number not in still_open]
+        if draw.off:
+            return [finish(operator, done[draw.a % len(done)], draw.b + 1)] if done else []
+        if not still_open:
+            return []
+        at = draw.a % len(still_open)
+        count = 1
+        while at + count < len(still_open) and still_open[at + count] == still_open[at] + count and count <= draw.b:
+            count += 1
+        first = still_open[at]
+        del still_open[at : at + count]
+        return [finish(operator, first, count)]
+
+    def _state(self, operator: str, draw: Draw) -> list[Write]:
+        self.last_state[operator] = self.last_state.get(operator, 0) + draw.a + draw.off
+        return [StoreState(operator, self.last_state[operator], {"a": draw.a}, {"b": [draw.b, None]})]
+
+    def _state_event(self, operator: str, draw: Draw) -> list[Write]:
+        return [LogStateEvent(operator, 100 + draw.a, InputSetId(draw.b + 1), {"b": draw.b})]
+
+    def _schema(self, operator: str, draw: Draw) -> list[Write]:
+        return [FixSchema(OUT[operator], b"\x00%d" % draw.off)]
+
+    def _action(self, operator: str, draw: Draw) -> list[Write]:
+        self.action += draw.a + draw.off
+        return [AddReadAction(operator, "files", self.action, f"read {draw.b}")]
+
+    def _complete(self, operator: str, draw: Draw) -> list[Write]:
+        return [CompleteReadAction(operator, "files", self.action + draw.off)]
+
+    def _effect(self, operator: str, draw: Draw) -> list[Write]:
+        effect = inline(draw.a, 1) if draw.b % 2 else in_file(draw.a, 1, f"effect{draw.a}")
+        return [LogReadEvent(operator, "files", max(self.action, 1), effect)]
+
+    def _side_read(self, operator: str, draw: Draw) -> list[Write]:
+        effect = inline(draw.a, 1) if draw.b % 2 else in_file(draw.a, 1, f"side{draw.a}")
+        return [LogReadEvent(operator, "prices", draw.a + 1, effect, InputSetId(draw.b + 1))]
+
+    def _finish_effect(self, operator: str, draw: Draw) -> list[Write]:
+        return [FinishReadEvent(operator, "files", self.action + draw.off)]
+
+    def _drop_effect(self, operator: str, draw: Draw) -> list[Write]:
+        return [DropReadEvent(operator, "files", draw.a)]
+
+    def _label(self, operator: str, draw: Draw) -> list[Write]:
+        return [opened(operator, *[(number, ("main", [draw.a, "k"])) for number in self.open.get(operator, [])])]
+
+    def _run(self, operator: str, draw: Draw) -> list[Write]:
+        return [SetOperator(operator, "running" if draw.a else "finished")]
+
+    def _write(self, operator: str, draw: Draw) -> list[Write]:
+        first = self.written + 1 + draw.off
+        self.written += 1
+        self.undone_writes.append(first)
+        last = self.taken.get(SINK_IN, 0)
+        named = ((MAPPER_OUT, max(last - draw.a, 1), 1),) if last and draw.b % 2 else ()
+        bodies = (in_file(first, 1, f"w{first // 2}"),) if draw.b > 2 else ()
+        return [writes(first, named, bodies=bodies)]
+
+    def _written(self, operator: str, draw: Draw) -> list[Write]:
+        if draw.off or not self.undone_writes:
+            return [written(max(draw.a, 1), draw.b + 1)] if draw.off else []
+        return [written(self.undone_writes.pop(draw.a % len(self.undone_writes)))]
+
+
+__all__ = ["IN", "OUT", "Draw", "World", "steps"]
