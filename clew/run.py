@@ -1,20 +1,22 @@
 """Wires a run: the only module that names concrete stores and engines."""
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from clew.errors import RunFinished, SetupFailed, StoreFailed
+from clew.errors import NewerLog, RunFinished, SetupFailed, StoreFailed
 from clew.ids import Port
 from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Graph
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
 from clew.runtime.engine import Engine, InlineEngine
-from clew.runtime.progress import Progress
+from clew.runtime.progress import OperatorProgress, Progress
 from clew.runtime.runner import Surroundings
+from clew.runtime.status import OperatorStatus, RunStatus, read_status
 from clew.store.base import Collected, Store, Topology
 from clew.store.memory import MemoryStore
 from clew.supervisor.threads import Policy, Supervisor
@@ -42,7 +44,7 @@ class Log:
         scheme = urlsplit(url).scheme
         if scheme == "memory":
             return cls(url, bodies)
-        if scheme == "sqlite":
+        if scheme == "sqlite" and url.removeprefix("sqlite:///") not in (url, ""):
             return cls(url, str(Path(bodies or f"{_sqlite_path(url)}.bodies").resolve()))
         if scheme in ("postgresql", "postgres"):
             return cls(url, str(Path(bodies or home / "bodies").resolve()))
@@ -118,7 +120,7 @@ def run(
     if recovery == "none":
         return _run_without_log(graph, engine, spark, master, program, policy, progress)
     if fresh:
-        place.remove(graph.name)
+        _clear(graph, place)
     store = place.open(graph.name)
     try:
         store.declare(topology(graph))
@@ -144,6 +146,28 @@ def gc(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> Co
         store.close()
 
 
+def status(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> RunStatus | None:
+    """Return what the log says of a run, or None when there is no log.
+
+    It makes no log and changes nothing in one, so that it can be asked at any time, also while the run goes on.
+    """
+    place = Log.at(log, pipeline.name, bodies)
+    if not place.exists(pipeline.name):
+        return None
+    store = place.open(pipeline.name)
+    try:
+        return read_status(pipeline, store, masked(place.url))
+    finally:
+        store.close()
+
+
+def program_of(path: str, name: str | None) -> "Program":
+    """Return the code of a pipeline file, to be sent to Spark executors."""
+    from clew.spark.program import Program
+
+    return Program.of_file(path, name)
+
+
 def topology(graph: Graph) -> Topology:
     """Return what a log must know of a graph."""
     links = tuple((link.sender, link.receiver) for link in graph.links)
@@ -156,6 +180,19 @@ def is_finished(graph: Graph, store: Store) -> bool:
         return False
     ports = [Port(spec.name, name) for spec in graph.operators.values() for name in spec.sinks]
     return not any(store.undone_writes(port, 1) for port in ports)
+
+
+def _clear(graph: Graph, place: Log) -> None:
+    """Remove the log for a fresh start, unless it is something else than a log of this pipeline: that is not ours."""
+    if place.exists(graph.name):
+        # What a newer Clew wrote cannot be read, but it is a log.
+        with suppress(NewerLog):
+            store = place.open(graph.name)
+            try:
+                store.declare(topology(graph))
+            finally:
+                store.close()
+    place.remove(graph.name)
 
 
 def _refuse_finished(graph: Graph, store: Store, url: str) -> None:
@@ -236,3 +273,9 @@ def masked(url: str) -> str:
     if parts.password is None:
         return url
     return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl()
+
+
+__all__ = [
+    "Log", "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Recovery", "RunStatus", "gc", "is_finished",
+    "masked", "program_of", "run", "status", "topology",
+]  # fmt: skip

@@ -1,0 +1,110 @@
+"""What a log says of a run, for people to look at; read-only, and safe while the run goes on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from clew.errors import WrongLog
+from clew.ids import Port
+from clew.pipeline.graph import Graph, OperatorSpec
+from clew.protocol.rows import OperatorRow
+from clew.store.base import Backlog, Store
+
+
+@dataclass(frozen=True)
+class OperatorStatus:
+    """One operator, as the log has it."""
+
+    operator: str
+    group: str
+    #: Running is what the log knows: an operator that was killed is still called so, until it is run again.
+    status: str
+    incarnation: int
+    turn: int = 0
+    #: Input port -> the last event acknowledged.
+    acknowledged: Mapping[str, int] = field(default_factory=dict)
+    #: Input port -> what waits there.
+    backlog: Mapping[str, Backlog] = field(default_factory=dict)
+    #: Output port -> the last event sent.
+    sent: Mapping[str, int] = field(default_factory=dict)
+    #: Connection -> the last write action, and how many of them are not known to be done.
+    writes: Mapping[str, int] = field(default_factory=dict)
+    undone_writes: Mapping[str, int] = field(default_factory=dict)
+    #: Whether the pipeline as it is declared now has it.
+    declared: bool = True
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "finished" and not any(self.undone_writes.values())
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run, as its log has it."""
+
+    pipeline: str
+    run_id: str
+    log: str
+    operators: tuple[OperatorStatus, ...]
+
+    @property
+    def events(self) -> int:
+        """How many events have been logged since the run began."""
+        return sum(count for operator in self.operators for count in operator.sent.values())
+
+    @property
+    def finished(self) -> bool:
+        return all(operator.finished for operator in self.operators if operator.declared)
+
+    @property
+    def started(self) -> bool:
+        """Whether any operator has ever run on this log."""
+        return any(operator.incarnation > 0 for operator in self.operators)
+
+
+def read_status(graph: Graph, store: Store, log: str) -> RunStatus:
+    """Read the state of all operators; raises WrongLog when the log is of other operators altogether."""
+    rows = {row.operator: row for row in store.operators()}
+    if rows and not rows.keys() & graph.operators.keys():
+        raise WrongLog(
+            f"the log {log} is of operators {', '.join(sorted(rows))}, of which pipeline {graph.name} has none; "
+            "use another --log"
+        )
+    declared = [_declared(spec, rows.get(name), store) for name, spec in graph.operators.items()]
+    gone = [_gone(row, store) for name, row in sorted(rows.items()) if name not in graph.operators]
+    return RunStatus(graph.name, store.run_id, log, (*declared, *gone))
+
+
+def _declared(spec: OperatorSpec, row: OperatorRow | None, store: Store) -> OperatorStatus:
+    context = _context(spec.name, store)
+    writes = {name: context.get("writes", {}).get(name, 0) for name in spec.sinks}
+    return OperatorStatus(
+        spec.name, spec.group, row.status if row else "dead", row.incarnation if row else 0,
+        turn=context.get("turn", 0),
+        acknowledged={port: context.get("latest", {}).get(port, 0) for port in spec.inputs},
+        backlog={port: store.backlog(Port(spec.name, port)) for port in spec.inputs},
+        sent={port: context.get("sent", {}).get(port, 0) for port in spec.outputs},
+        writes=writes,
+        undone_writes={name: _undone(Port(spec.name, name), last, store) for name, last in writes.items()},
+    )  # fmt: skip
+
+
+def _gone(row: OperatorRow, store: Store) -> OperatorStatus:
+    """Describe an operator that the log knows and the pipeline has no more."""
+    context = _context(row.operator, store)
+    return OperatorStatus(
+        row.operator, "", row.status, row.incarnation, context.get("turn", 0),
+        acknowledged=context.get("latest", {}), sent=context.get("sent", {}), declared=False,
+    )  # fmt: skip
+
+
+def _context(operator: str, store: Store) -> Mapping[str, Any]:
+    state = store.state(operator)
+    return state.context if state is not None else {}
+
+
+def _undone(port: Port, last: int, store: Store) -> int:
+    """Count undone writes; they are performed in order, so the first one tells, and no body need be read."""
+    first = store.undone_writes(port, 1)
+    # The run may have logged further writes since its counters were read.
+    return max(last - first[0].number + 1, 1) if first else 0
