@@ -2,5 +2,7 @@
 
 from clew.connectors.files import files
 from clew.connectors.generator import generator
+from clew.connectors.postgres import postgres
+from clew.connectors.sqlite import sqlite
 
-__all__ = ["files", "generator"]
+__all__ = ["files", "generator", "postgres", "sqlite"]
