@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
-from clew.errors import GapInIds
+from clew.errors import GapInIds, UserFunctionFailed
 from clew.ids import InputSetId
 from clew.protocol.log.context import Arrival, Context, InputSet, Logic
 from clew.protocol.log.runs import Taken
@@ -88,8 +88,11 @@ def assign(context: Context, labels: Sequence[Label], port: str, number: int) ->
 
 def _close(context: Context, logic: Logic, labels: Iterable[Label]) -> list[InputSet]:
     closed = []
-    for label in labels:
-        input_set = context.opened.pop(label)
+    for label in dict.fromkeys(labels):
+        input_set = context.opened.pop(label, None)
+        if input_set is None:
+            why = "it is named as complete, but is not open; return only keys that are in `opened`"
+            raise UserFunctionFailed(context.operator, f"Input Set {label[1]!r}", "KeyError", why, "")
         input_set.closed_at = context.seq
         if logic.uses_state:
             input_set.state = deepcopy(context.state)
