@@ -122,7 +122,8 @@ class Files(Replayable, Sink):
         return Plan(tuple(slices), last=not left)
 
     def _may_be_sink(self) -> bool:
-        return self.format is not None and len(self.places) == 1 and not _is_glob(self.places[0])
+        place = self.places[0]
+        return self.format is not None and len(self.places) == 1 and not (_is_glob(place) or os.path.isfile(place))
 
     def _directory(self) -> str:
         place = self.places[0]

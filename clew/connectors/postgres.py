@@ -4,7 +4,6 @@ Rows go in by COPY. Types are taken from the result's own description; a numeric
 sum) is read as decimal128(38,9) where that is exact.
 """
 
-import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,10 +13,10 @@ from urllib.parse import quote as percent
 import psycopg
 import psycopg.conninfo
 import pyarrow as pa
-import pyarrow.csv
 from psycopg.types.string import TextLoader
 
 from clew.connectors.dialect import MARKERS, Dialect, Failed, Marker, Page, Transaction, quote, quote_table
+from clew.connectors.postgrescopy import columns, csv, ordered
 from clew.connectors.sql import declare
 from clew.connectors.sqlvalues import UNCONSTRAINED
 from clew.errors import GraphError, SinkFailed, SourceFailed
@@ -162,15 +161,18 @@ class _PostgresTransaction(Transaction):
         )
 
     def insert(self, table: str, key: tuple[str, ...], tables: Iterator[pa.Table], schema: pa.Schema) -> None:
-        self._create(table, _columns(schema, key, self.failed))
+        self._create(table, columns(schema, key, self.failed))
         target, names = quote_table(table), ", ".join(quote(name) for name in schema.names)
         if not key:
             self._copy(target, names, tables, schema)
             return
         # No constraints on the way in: of several rows with one key only the last must satisfy them.
-        self._run(f"CREATE TEMP TABLE clew_incoming ON COMMIT DROP AS SELECT {names} FROM {target} WITH NO DATA")
-        self._run("ALTER TABLE clew_incoming ADD COLUMN clew_order bigint GENERATED ALWAYS AS IDENTITY")
-        self._copy("clew_incoming", names, tables, schema)
+        self._run(
+            "CREATE TEMP TABLE clew_incoming ON COMMIT DROP AS "
+            f"SELECT {names}, 0::bigint AS clew_order FROM {target} WITH NO DATA"
+        )
+        with_order = schema.append(pa.field("clew_order", pa.int64()))
+        self._copy("clew_incoming", f"{names}, clew_order", ordered(tables), with_order)
         keys = ", ".join(quote(name) for name in key)
         # In the order of the keys, so that two writers lock rows in the same order.
         self._run(
@@ -188,7 +190,7 @@ class _PostgresTransaction(Transaction):
             sql = _text(f"COPY {target} ({names}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')")
             with cursor.copy(sql) as copy:
                 for table in tables:
-                    copy.write(_csv(table, schema))
+                    copy.write(csv(table, schema))
 
     def _run(self, sql: str) -> None:
         self.connection.execute(_text(sql))
@@ -263,50 +265,3 @@ def _marker(connection: "psycopg.Connection[Any]", action: WriteAction, lock: st
 def _update(key: tuple[str, ...], schema: pa.Schema) -> str:
     others = [quote(name) for name in schema.names if name not in key]
     return f"UPDATE SET {', '.join(f'{name} = EXCLUDED.{name}' for name in others)}" if others else "NOTHING"
-
-
-def _columns(schema: pa.Schema, key: tuple[str, ...], failed: Failed) -> str:
-    columns = [f"{quote(column.name)} {_declaration(column, failed)}" for column in schema]
-    if key:
-        columns.append(f"PRIMARY KEY ({', '.join(quote(name) for name in key)})")
-    return f"({', '.join(columns)})"
-
-
-def _declaration(column: pa.Field, failed: Failed) -> str:
-    types, kind = pa.types, column.type
-    if types.is_decimal128(kind):
-        return f"numeric({kind.precision},{kind.scale})"
-    if types.is_timestamp(kind) and kind.unit != "ns":
-        return "timestamp" if kind.tz is None else "timestamptz"
-    declared = {
-        pa.int8(): "smallint", pa.int16(): "smallint", pa.uint8(): "smallint", pa.int32(): "integer",
-        pa.uint16(): "integer", pa.int64(): "bigint", pa.uint32(): "bigint", pa.float32(): "real",
-        pa.float64(): "double precision", pa.bool_(): "boolean", pa.date32(): "date", pa.string(): "text",
-        pa.large_string(): "text", pa.binary(): "bytea", pa.large_binary(): "bytea",
-    }.get(kind)  # fmt: skip
-    if declared is None:
-        raise failed(
-            f"column {column.name} has type {kind}, which PostgreSQL has no exact place for",
-            "make it a plain column, or text (JSON), in the function before the sink",
-        )
-    return declared
-
-
-def _csv(table: pa.Table, schema: pa.Schema) -> bytes:
-    """Write rows as CSV for COPY: an empty value is null, and all text stands in quotes."""
-    out = io.BytesIO()
-    arrays = [_written(table[column.name], column.type) for column in schema]
-    options = pa.csv.WriteOptions(include_header=False, delimiter=",", quoting_style="needed")
-    pa.csv.write_csv(pa.Table.from_arrays(arrays, names=schema.names), out, write_options=options)
-    return out.getvalue()
-
-
-def _written(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_decimal(kind):
-        return column.cast(pa.string())
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return column.cast(pa.timestamp(kind.unit, "UTC"))
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        hexed = [None if value is None else "\\x" + value.hex() for value in column.to_pylist()]
-        return pa.chunked_array([pa.array(hexed, pa.string())])
-    return column

@@ -66,7 +66,9 @@ class Sqlite(Dialect):
             try:
                 yield _SqliteTransaction(connection, self._sink_failed)
             except BaseException:
-                connection.execute("ROLLBACK")
+                # On a full disk SQLite has rolled back by itself.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
 
