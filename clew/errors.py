@@ -1,6 +1,6 @@
 """What can go wrong, one class per failure; each says fact, expectation, cure."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 
 
 class ClewError(Exception):
@@ -11,8 +11,9 @@ class ClewError(Exception):
     """
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        # Only called on subclasses, all of which are dataclasses.
-        return type(self), tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+        if not is_dataclass(self):
+            return type(self), self.args
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))
 
 
 @dataclass(eq=False)

@@ -182,5 +182,7 @@ class Step:
 
     writes: tuple[Write, ...] = ()
     sends: tuple[EventRun, ...] = ()
+    #: Ports whose receivers must look into the log again.
+    resends: tuple[Port, ...] = ()
     #: Whether the transaction must be synced by itself. What only acknowledges need not: lost, it is done again.
     durable: bool = True

@@ -1,13 +1,13 @@
 """What the runtime asks of an engine, and the inline engine, which runs everything in this process."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from clew.errors import SetupFailed
 from clew.pipeline.graph import Graph
-from clew.protocol.log.alg3_generate import Productions
-from clew.runtime.task import Failure, GenerateTask, Task, execute
+from clew.runtime.task import GenerateTask, Task, execute
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +23,31 @@ class Job:
     deterministic: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The results of a job's tasks, in order, and how long the longest of them worked.
+
+    The time is that of the work itself, without what Spark takes to plan and schedule: a turn's size follows it.
+    """
+
+    results: list[Any]
+    seconds: float
+
+
 class Engine(Protocol):
     """Where records are touched."""
 
     #: How many tasks run at once.
     parallelism: int
 
-    def map(self, job: Job, tasks: Sequence[Task]) -> list[Any]:
-        """Run the tasks and return their results in order.
+    def map(self, job: Job, tasks: Sequence[Task]) -> Ran:
+        """Run the tasks.
 
         Raises TurnTimedOut, EngineFailed, or EngineLost when the turn can be tried again as it is.
         """
 
-    def frames(self, job: Job, task: GenerateTask) -> list[Productions | Failure]:
-        """Generate the Output Sets of DataFrame functions, in the order of the Input Sets."""
+    def frames(self, job: Job, task: GenerateTask) -> Ran:
+        """Generate the Output Sets of DataFrame functions; results are Productions and Failures, in order."""
 
     def close(self) -> None:
         """Release everything."""
@@ -50,10 +61,12 @@ class InlineEngine:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
 
-    def map(self, job: Job, tasks: Sequence[Task]) -> list[Any]:
-        return [execute(self._graph, task) for task in tasks]
+    def map(self, job: Job, tasks: Sequence[Task]) -> Ran:
+        start = time.monotonic()
+        results = [execute(self._graph, task) for task in tasks]
+        return Ran(results, time.monotonic() - start)
 
-    def frames(self, job: Job, task: GenerateTask) -> list[Productions | Failure]:
+    def frames(self, job: Job, task: GenerateTask) -> Ran:
         raise SetupFailed(
             f"operator {job.operator} works on DataFrames, which the inline engine has not",
             "run it with the Spark engine",

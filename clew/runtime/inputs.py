@@ -69,7 +69,7 @@ class Inputs:
         task = FactsTask(self._around.bodies, Port(self._spec.name, port), schema, run.bodies)
         job = Job(self._spec.name, 0, 0, f"facts of {run.port}", self._spec.settings.turn_timeout)
         with clock:
-            (facts,) = self._around.engine.map(job, [task])
+            (facts,) = self._around.engine.map(job, [task]).results
         return [*facts, *([None] * (len(run.headers) - len(facts)))]
 
     def parts(self, input_set: InputSet) -> tuple[Part, ...]:

@@ -59,7 +59,7 @@ class OperatorRunner(Runner):
         plan, made = self._generate(plan, arrivals, clock)
         fault_point("after-generate", self.spec.name)
         self._commit(plan, made)
-        self.pace.took(len(plan.taken), clock.wall)
+        self.pace.took(len(plan.taken), clock.work)
         backlog = sum(self.around.channels.backlog(Port(self.spec.name, port)).events for port in self.spec.inputs)
         sent = sum(len(output.headers) for part in made for output in part.outputs.values())
         taken = sum(not event.end for event in arrivals[: len(plan.taken)])
@@ -85,7 +85,7 @@ class OperatorRunner(Runner):
         made: list[Productions] = []
         while True:
             with clock:
-                made, failed = self._attempt(plan, made)
+                made, failed = self._attempt(plan, made, clock)
             if failed is None:
                 return plan, made
             arrivals = self._shorter(plan, arrivals, failed)
@@ -93,7 +93,7 @@ class OperatorRunner(Runner):
             made = _reusable(before, plan, made)
 
     def _attempt(
-        self, plan: Update, made: Sequence[Productions]
+        self, plan: Update, made: Sequence[Productions], clock: Clock
     ) -> tuple[list[Productions], Failure | ClewError | None]:
         """Run what is not made yet; return the good Output Sets before the first failure, and that failure."""
         have = {number for part in made for number in part.sets}
@@ -101,7 +101,7 @@ class OperatorRunner(Runner):
         if self.spec.is_sink or not closed:
             return list(made), None
         try:
-            results = self._run(plan, closed)
+            results = self._run(plan, closed, clock)
         except (TurnTimedOut, EngineFailed) as error:
             return list(made), error
         good = list(made)
@@ -111,27 +111,35 @@ class OperatorRunner(Runner):
             good.append(result)
         return good, None
 
-    def _run(self, plan: Update, closed: Sequence[InputSet]) -> list[Productions | Failure]:
+    def _run(self, plan: Update, closed: Sequence[InputSet], clock: Clock) -> list[Productions | Failure]:
         turn = plan.context.turn
         inputs = self.schemas(dict(self.spec.inputs))
         work = [SetWork(s.number, s.label[0], s.label[1], self._inputs.parts(s), s.state) for s in closed]
         task = GenerateTask(self.place(turn), inputs, self.output_schemas(), tuple(work))
-        results = self._submit(self.job(turn, self._about(closed)), task)
-        return self._agreed(results, turn, task, closed)
+        results = self._submit(self.job(turn, self._about(closed)), task, clock)
+        return self._agreed(results, turn, task, closed, clock)
 
-    def _submit(self, job: Job, task: GenerateTask) -> list[Productions | Failure]:
+    def _submit(self, job: Job, task: GenerateTask, clock: Clock) -> list[Productions | Failure]:
         """Run the Input Sets, each kind of function in its way, and return results in their order."""
         results: list[Productions | Failure] = []
         for style, part in _by_style(self, task):
             if style == "dataframe":
-                results += self.around.engine.frames(job, part)
+                ran = self.around.engine.frames(job, part)
+                results += ran.results
             else:
                 slices = _slices(part, self.around.engine.parallelism)
-                results += [r for result in self.around.engine.map(job, slices) for r in result]
+                ran = self.around.engine.map(job, slices)
+                results += [made for result in ran.results for made in result]
+            clock.work += ran.seconds
         return results
 
     def _agreed(
-        self, results: list[Productions | Failure], turn: int, task: GenerateTask, closed: Sequence[InputSet]
+        self,
+        results: list[Productions | Failure],
+        turn: int,
+        task: GenerateTask,
+        closed: Sequence[InputSet],
+        clock: Clock,
     ) -> list[Productions | Failure]:
         """Make tasks that met a port's first records at the same time agree on its schema."""
         learned: dict[str, bytes] = {}
@@ -142,7 +150,7 @@ class OperatorRunner(Runner):
         if agreed:
             return _fix_once(results)
         again = replace(task, outputs={**task.outputs, **learned})
-        results = self._submit(self.job(turn, self._about(closed)), again)
+        results = self._submit(self.job(turn, self._about(closed)), again, clock)
         first = tuple(FixSchema(Port(self.spec.name, port), schema) for port, schema in learned.items())
         for index, result in enumerate(results):
             if not isinstance(result, Failure):

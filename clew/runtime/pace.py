@@ -5,16 +5,17 @@ class Pace:
     """Follows the measured cost of an operator.
 
     A turn that was full and short lets the next one be twice as large; one that was too long makes the next one
-    smaller in proportion. A slow operator thus commits event by event, a fast one thousands at once.
+    smaller in proportion. A slow operator thus commits event by event, a fast one thousands at once. It starts with
+    one event, because nothing is known yet of what an event costs.
     """
 
-    def __init__(self, target: float, most: int, start: int = 64) -> None:
+    def __init__(self, target: float, most: int, start: int = 1) -> None:
         self._target = target
         self._most = most
         self.limit = min(start, most)
 
     def took(self, events: int, seconds: float) -> None:
-        """Learn how long a turn of so many events lasted."""
+        """Learn how long the work on so many events took, without the engine's own overhead."""
         if events == 0:
             return
         if seconds > 1.5 * self._target:

@@ -118,7 +118,8 @@ class Clock:
     """Measures what a turn costs outside the engine's jobs."""
 
     def __init__(self) -> None:
-        self._wall = time.monotonic()
+        #: Seconds of work that the engine reported.
+        self.work = 0.0
         self._control = 0.0
         self._since = time.thread_time()
 
@@ -129,10 +130,6 @@ class Clock:
 
     def __exit__(self, *_: object) -> None:
         self._since = time.thread_time()
-
-    @property
-    def wall(self) -> float:
-        return time.monotonic() - self._wall
 
     @property
     def control(self) -> float:

@@ -76,7 +76,7 @@ class SourceRunner(Runner):
             effect = self._store_snapshot(self._snapshot)
         else:
             assert isinstance(source, Observed)
-            effect = self._run([ObserveTask(self.place(self.context.turn + 1))], source.describe())[0]
+            effect = self._run([ObserveTask(self.place(self.context.turn + 1))], source.describe(), Clock())[0]
         fault_point("after-effect-stored", self.spec.name)
         self.writer.perform(complete_action(self.context, CONNECTION, effect), "after-action-complete")
         self._resume = Resume("stored", None, effect)
@@ -86,7 +86,9 @@ class SourceRunner(Runner):
         clock = Clock()
         tasks, last = self._plan()
         with clock:
-            results: list[Events] = self._run(tasks, f"{self.spec.name} from {self._resume.offset}") if tasks else []
+            results: list[Events] = (
+                self._run(tasks, f"{self.spec.name} from {self._resume.offset}", clock) if tasks else []
+            )
         if last is None:
             last = sum(result.pieces for result in results) < self._asked
         offset = self._offset_after(results)
@@ -104,7 +106,7 @@ class SourceRunner(Runner):
         if schema:
             self.fixed(schema)
         self._attempts = 0
-        self.pace.took(len(run.headers), clock.wall)
+        self.pace.took(len(run.headers), clock.work)
         self.around.progress.turn(self.spec.name, 0, len(run.headers), 0, clock.control)
         after = ("drop" if stored else "finished") if last else self._resume.at
         self._resume = Resume(after, offset, self._resume.effect)
@@ -137,10 +139,12 @@ class SourceRunner(Runner):
         schemas = [result.schema for result in results if result.schema is not None]
         return FixSchema(Port(self.spec.name, "out"), schemas[0]) if schemas else None
 
-    def _run(self, tasks: Sequence[Task], about: str) -> list[Any]:
+    def _run(self, tasks: Sequence[Task], about: str, clock: Clock) -> list[Any]:
         """Run tasks; a failure of the outside system is tried again before it stops the run."""
         while True:
-            results = self.around.engine.map(self.job(self.context.turn + 1, about), tasks)
+            ran = self.around.engine.map(self.job(self.context.turn + 1, about), tasks)
+            results = ran.results
+            clock.work += ran.seconds
             failures = [result for result in results if isinstance(result, Failure)]
             if not failures and not _disagree(results):
                 return results

@@ -89,7 +89,7 @@ class Writes:
         task = WriteTask(self._around.bodies, spec.name, name, writes, check)
         about = f"write {spec.name}.{name}#{rows[0].number}"
         job = self._runner.job(self._runner.context.turn, about)
-        (written,) = self._around.engine.map(job, [task])
+        (written,) = self._around.engine.map(job, [task]).results
         assert isinstance(written, Written)
         return written
 

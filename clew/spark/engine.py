@@ -1,0 +1,213 @@
+"""The Spark engine: one job per turn, tasks on executors, results back as plain values."""
+
+import itertools
+import os
+import pickle
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from clew.errors import ClewError, EngineFailed, EngineLost, SetupFailed, TurnTimedOut
+from clew.pipeline.graph import Graph
+from clew.runtime.engine import Job, Ran
+from clew.runtime.task import GenerateTask, Task
+from clew.spark.frames import generate_frames
+from clew.spark.program import Program
+from clew.spark.session import forget_session, is_alive, is_local, make_session, require_classic
+from clew.spark.worker import Raised, run_tasks
+
+T = TypeVar("T")
+
+#: How often a turn is given to a new session before it counts as failed.
+_SESSIONS_PER_TURN = 3
+#: How many DataFrame jobs of one turn run at once.
+_FRAMES_AT_ONCE = 4
+
+
+class SparkEngine:
+    """Runs turns on a SparkSession: the user's, or one of Clew's own, which it rebuilds when the JVM dies."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        program: Program | None = None,
+        bodies: str | None = None,
+        configuration: dict[str, str] | None = None,
+    ) -> None:
+        self._graph = graph
+        self._program = program or Program.of_graph(graph)
+        self._own = spark is None
+        self._master = master
+        self._configuration = configuration
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._numbers = itertools.count(1)
+        self._pool = ThreadPoolExecutor(_FRAMES_AT_ONCE, thread_name_prefix="frames")
+        self._sessions: dict[str, SparkSession] = {}
+        self._overheads: dict[str, float] = {}
+        self._bodies = bodies
+        self._attach(make_session(master, configuration) if spark is None else require_classic(spark))
+
+    def _attach(self, session: SparkSession) -> None:
+        self._spark = session
+        self._sessions = {}
+        self.parallelism = session.sparkContext.defaultParallelism
+        session.sparkContext.addFile(self._program.write())
+        if self._bodies is not None and not is_local(session):
+            _prove_shared(session, self._bodies)
+
+    def map(self, job: Job, tasks: Sequence[Task]) -> Ran:
+        pickled = [pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks]
+        timed = self._on_session(job, lambda spark: self._collect(spark, pickled))
+        for _, result in timed:
+            if isinstance(result, Raised):
+                raise result.error
+        return Ran([result for _, result in timed], max(seconds for seconds, _ in timed))
+
+    def _collect(self, spark: SparkSession, tasks: list[bytes]) -> list[tuple[float, Any]]:
+        rdd = spark.sparkContext.parallelize(tasks, len(tasks))
+        return rdd.mapPartitions(partial(run_tasks, self._program.ref)).collect()
+
+    def frames(self, job: Job, task: GenerateTask) -> Ran:
+        """Run DataFrame functions: a few Input Sets at once, each with a job of its own."""
+        spec = self._graph.operators[job.operator]
+        start = time.monotonic()
+        groups = _together(spec, task)
+        work = [
+            self._pool.submit(
+                self._on_session, job, partial(generate_frames, spec, self._program.ref, group, job), job.operator
+            )
+            for group in groups
+        ]
+        results = [result for future in work for result in future.result()]
+        seconds = time.monotonic() - start
+        # What the shortest turn took counts as Spark's own part, which fewer events would not make shorter.
+        overhead = self._overheads[job.operator] = min(seconds, self._overheads.get(job.operator, seconds))
+        return Ran(results, seconds - overhead)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        if self._own and is_alive(self._spark):
+            self._spark.stop()
+
+    def _on_session(self, job: Job, compute: Callable[[SparkSession], T], own_session: str = "") -> T:
+        """Compute on the current session; on a new one if the JVM dies meanwhile."""
+        for _ in range(_SESSIONS_PER_TURN):
+            generation, spark = self._session(own_session)
+            try:
+                return self._limited(job, spark, compute)
+            except ClewError:
+                raise
+            except Exception as error:
+                if is_alive(spark):
+                    raise _explained(job, error) from error
+            self._replace(generation)
+        raise EngineLost(f"the Spark driver died {_SESSIONS_PER_TURN} times under one turn of {job.operator}")
+
+    def _session(self, own_session: str) -> tuple[int, SparkSession]:
+        with self._lock:
+            if not own_session:
+                return self._generation, self._spark
+            # Temporary views and settings of one operator's functions must not leak into another's.
+            if own_session not in self._sessions:
+                self._sessions[own_session] = self._spark.newSession()
+            return self._generation, self._sessions[own_session]
+
+    def _replace(self, generation: int) -> None:
+        """Start a new session in place of the dead one; the first thread to notice does it for all."""
+        with self._lock:
+            if generation != self._generation:
+                return
+            if not self._own:
+                raise SetupFailed(
+                    "the Spark session that was given to Clew has died",
+                    "make a new session and run again: the run resumes where it was",
+                )
+            forget_session()
+            self._attach(make_session(self._master, self._configuration))
+            self._generation += 1
+
+    def _limited(self, job: Job, spark: SparkSession, compute: Callable[[SparkSession], T]) -> T:
+        """Run a job under its own group, which is cancelled at the turn's time limit."""
+        context = spark.sparkContext
+        group = f"{job.operator}-{job.turn}-{next(self._numbers)}-{uuid.uuid4().hex[:8]}"
+        context.setJobGroup(group, f"{job.operator}, turn {job.turn}: {job.about}", interruptOnCancel=True)
+        context.setLocalProperty("spark.scheduler.pool", job.operator)
+        late = threading.Event()
+
+        def cut_off() -> None:
+            late.set()
+            context.cancelJobGroup(group)
+
+        timer = threading.Timer(job.timeout, cut_off)
+        timer.daemon = True
+        timer.start()
+        try:
+            return compute(spark)
+        except Exception:
+            if late.is_set():
+                raise TurnTimedOut(job.operator, job.about, job.timeout) from None
+            raise
+        finally:
+            timer.cancel()
+
+
+def _together(spec: Any, task: GenerateTask) -> list[GenerateTask]:
+    """Cut a turn into jobs: all Input Sets of a row-local function in one, the others one by one."""
+    groups: list[list[Any]] = []
+    for work in task.sets:
+        row_local = spec.function(work.function).row_local
+        if groups and row_local and groups[-1][-1].function == work.function:
+            groups[-1].append(work)
+        else:
+            groups.append([work])
+    return [replace(task, sets=tuple(group)) for group in groups]
+
+
+def _explained(job: Job, error: Exception) -> ClewError:
+    """Say what Spark failed on, in one line; the Java stack goes to a file."""
+    text = str(error)
+    if isinstance(error, Py4JJavaError | PySparkException):
+        folder = Path(os.environ.get("CLEW_STACKS", ".clew/stacks"))
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{job.operator}-{job.turn}-{int(time.time() * 1000)}.txt"
+        path.write_text(text)
+        causes = [line for line in text.splitlines() if "Exception" in line or "exited" in line or "crashed" in line]
+        first = causes[0].strip() if causes else text.strip().splitlines()[0]
+        return EngineFailed(job.operator, first[:400], str(path))
+    return EngineFailed(job.operator, f"{type(error).__name__}: {text}"[:400])
+
+
+def _prove_shared(spark: SparkSession, root: str) -> None:
+    """Show that executors write where the driver reads: event bodies must be seen by all of them."""
+    probe = f".probe-{uuid.uuid4().hex}"
+    Path(root).mkdir(parents=True, exist_ok=True)
+    path = Path(root) / probe
+
+    def write(_: Any) -> list[str]:
+        Path(root).mkdir(parents=True, exist_ok=True)
+        (Path(root) / probe).write_text("here")
+        return [os.uname().nodename]
+
+    (host,) = spark.sparkContext.parallelize([0], 1).mapPartitions(write).collect()
+    try:
+        path.read_text()
+    except OSError as error:
+        raise SetupFailed(
+            f"an executor on {host} wrote to {root}, but the driver does not see it there",
+            "put the bodies on a path that all executors share, with --bodies DIR",
+        ) from error
+    path.unlink()

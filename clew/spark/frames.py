@@ -1,0 +1,278 @@
+"""DataFrame functions: events become a DataFrame on executors, and its rows become events there again.
+
+The driver passes references only. Bodies are decoded by the first stage of the job, and the last stage encodes and
+stores the result, so that big data never passes through the driver.
+"""
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from clew.errors import ClewError
+from clew.ids import InputSetId, Port
+from clew.pipeline.graph import Generative, OperatorSpec
+from clew.pipeline.schema import from_bytes
+from clew.pipeline.windows import Window
+from clew.protocol.log.alg3_generate import Output, Productions
+from clew.protocol.rows import Bodies, Header
+from clew.protocol.step import FixSchema
+from clew.runtime.bodies import BodyPlace, load
+from clew.runtime.codec import decode
+from clew.runtime.engine import Job
+from clew.runtime.task import Encoder, Failure, GenerateTask, SetWork, failure
+from clew.spark.program import ProgramRef
+from clew.spark.worker import load_program
+
+#: The column that tells Input Sets apart where several are computed in one job.
+TAG = "_clew_input_set"
+#: The most records that go into one event of a DataFrame's result.
+ROWS_PER_EVENT = 100_000
+#: How often a job is computed again because Spark repeated one of its stages.
+_MOST_REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The events that one partition of a result became, by Input Set."""
+
+    port: str
+    sets: tuple[int, ...]
+    headers: tuple[Header, ...]
+    bodies: Bodies | None
+    schema: bytes | None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What the first stage decodes: bodies of one port for one Input Set."""
+
+    root: str | None
+    schema: bytes
+    window: Window
+    key: Any
+    bodies: tuple[Bodies, ...]
+    tag: int | None
+
+
+def generate_frames(
+    spec: OperatorSpec, ref: ProgramRef, task: GenerateTask, job: Job, spark: SparkSession
+) -> list[Productions | Failure]:
+    """Compute the Output Sets of `task.sets` in one job."""
+    function = spec.function(task.sets[0].function)
+    numbers = [work.number for work in task.sets]
+    try:
+        for _ in range(_MOST_REPEATS):
+            stored = _compute(spec, function, ref, task, spark)
+            if job.deterministic or not _repeated(spark):
+                break
+        else:
+            raise ClewError(f"Spark repeated a stage of {spec.name} {_MOST_REPEATS} times; is an executor failing?")
+    except PySparkException as error:
+        return [failure(_shortened(error), numbers[0])]
+    except ClewError as error:
+        return [failure(error, numbers[0])]
+    except Exception as error:
+        if type(error).__module__.startswith("py4j"):
+            raise
+        return [failure(error, numbers[0])]
+    broken = next((part.failure for part in stored if part.failure is not None), None)
+    if broken is not None:
+        return [Failure(numbers[0], broken.kind, broken.message, broken.frames, broken.error)]
+    return [_productions(spec, function, numbers, stored)]
+
+
+def _compute(
+    spec: OperatorSpec, function: Generative, ref: ProgramRef, task: GenerateTask, spark: SparkSession
+) -> list[_Stored]:
+    tagged = function.row_local
+    frames = [_frame(spec, function, task, port, spark, tagged) for port in spec.inputs]
+    result = function.run(*frames)
+    by_port: Mapping[str, DataFrame] = (
+        {} if result is None else result if isinstance(result, Mapping) else {function.outputs[0]: result}
+    )
+    stored: list[_Stored] = []
+    for port, frame in by_port.items():
+        _check_result(spec, function, port, frame, tagged)
+        number = None if tagged else task.sets[0].number
+        store = partial(_store, ref, port, dict(task.outputs), task.place, number)
+        rows = frame.mapInArrow(store, "stored binary").collect()
+        stored += [pickle.loads(row.stored) for row in rows]
+    return stored
+
+
+def _check_result(spec: OperatorSpec, function: Generative, port: str, frame: Any, tagged: bool) -> None:
+    if port not in spec.outputs:
+        raise ClewError(f"{spec.name} returned records for port {port!r}; it has {', '.join(spec.outputs) or 'none'}")
+    if not isinstance(frame, DataFrame):
+        raise ClewError(
+            f"{spec.name} returned {type(frame).__name__} on port {port}; return a DataFrame, or a dict of them by port"
+        )
+    if tagged and TAG not in frame.columns:
+        raise ClewError(
+            f"{spec.name} is declared row_local, but its result has lost the column {TAG}, which tells Input Sets "
+            "apart; keep it in select(), or drop row_local=True"
+        )
+
+
+def _frame(
+    spec: OperatorSpec, function: Generative, task: GenerateTask, port: str, spark: SparkSession, tagged: bool
+) -> DataFrame:
+    """Return the records received on a port as a DataFrame that executors decode."""
+    if port not in task.inputs:
+        # Nothing was ever received there, so its columns are not known.
+        return spark.createDataFrame([], StructType([]))
+    window = function.window
+    schema = window.extend(from_bytes(task.inputs[port]))
+    if tagged:
+        schema = schema.append(pa.field(TAG, pa.int64()))
+    loads = [load for work in task.sets for load in _loads(task, work, port, window, tagged, spark)]
+    rows = [(pickle.dumps(load),) for load in loads]
+    frame = spark.createDataFrame(rows, "load binary")
+    return frame.mapInArrow(_decode, from_arrow_schema(schema))
+
+
+def _loads(
+    task: GenerateTask, work: SetWork, port: str, window: Window, tagged: bool, spark: SparkSession
+) -> Iterator[_Load]:
+    runs = [run for part in work.parts if part.port == port for run in part.bodies]
+    tag = work.number if tagged else None
+    for chunk in _spread(runs, 1 if tagged else spark.sparkContext.defaultParallelism):
+        yield _Load(task.place.root, task.inputs[port], window, work.key, tuple(chunk), tag)
+
+
+def _spread(runs: Sequence[Bodies], parts: int) -> Iterator[list[Bodies]]:
+    """Cut runs of bodies into about `parts` lists, keeping their order; at least one, which may be empty."""
+    total = sum(len(run) for run in runs)
+    size = max(1, -(-total // parts))
+    chunk: list[Bodies] = []
+    room = size
+    for run in runs:
+        at = 0
+        while at < len(run):
+            take = min(room, len(run) - at)
+            chunk.append(run.cut(at, at + take))
+            at, room = at + take, room - take
+            if room == 0:
+                yield chunk
+                chunk, room = [], size
+    if chunk or not total:
+        yield chunk
+
+
+def _decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Decode bodies into record batches; runs on an executor."""
+    for batch in batches:
+        for data in batch.column(0).to_pylist():
+            todo: _Load = pickle.loads(data)
+            schema = from_bytes(todo.schema)
+            tables = [decode(body, schema) for body in load(todo.root, todo.bodies)] or [schema.empty_table()]
+            # One chunk: thousands of small ones cost Spark more than the records in them.
+            table = todo.window.select(pa.concat_tables(tables), todo.key).combine_chunks()
+            if todo.tag is not None:
+                table = table.append_column(TAG, pa.repeat(pa.scalar(todo.tag, pa.int64()), table.num_rows))
+            yield from table.to_batches()
+
+
+def _store(
+    ref: ProgramRef,
+    port: str,
+    schemas: Mapping[str, bytes],
+    place: BodyPlace,
+    number: int | None,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Turn one partition of a result into stored events; runs on an executor."""
+    try:
+        encoder = Encoder(load_program(ref), place.operator, schemas)
+        stored = _store_partition(encoder, port, place, number, batches)
+    except Exception as error:
+        stored = _Stored(port, (), (), None, None, failure(error))
+    yield pa.RecordBatch.from_pydict({"stored": [pickle.dumps(stored)]})
+
+
+def _store_partition(
+    encoder: Encoder, port: str, place: BodyPlace, number: int | None, batches: Iterable[pa.RecordBatch]
+) -> _Stored:
+    sets: list[int] = []
+    headers: list[Header] = []
+    bodies: list[bytes] = []
+    for owner, table in _events(number, [batch for batch in batches if batch.num_rows]):
+        encoded = encoder.encode(port, table)
+        if encoded is not None:
+            sets.append(owner)
+            headers.append(encoded[0])
+            bodies.append(encoded[1])
+    learned = [schema.schema for schema in encoder.learned() if schema.port.name == port]
+    stored = place.store([bodies])[0] if bodies else None
+    return _Stored(port, tuple(sets), tuple(headers), stored, learned[0] if learned else None)
+
+
+def _events(number: int | None, batches: Sequence[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+    """Yield (Input Set, records of one event)."""
+    if not batches:
+        return
+    table = pa.Table.from_batches(batches)
+    owners = [number] if number is not None else sorted(pc.unique(table[TAG]).to_pylist())
+    for owner in owners:
+        part = table if number is not None else table.filter(pc.equal(table[TAG], owner)).drop_columns([TAG])
+        for at in range(0, part.num_rows, ROWS_PER_EVENT):
+            yield owner, part.slice(at, ROWS_PER_EVENT)
+
+
+def _productions(
+    spec: OperatorSpec, function: Generative, numbers: Sequence[InputSetId], stored: Sequence[_Stored]
+) -> Productions:
+    """Put the events of all partitions together, in the order of the Input Sets."""
+    outputs: dict[str, Output] = {}
+    schemas: dict[str, bytes] = {}
+    for port in function.outputs:
+        parts = [part for part in stored if part.port == port]
+        events = [
+            (owner, header, part.bodies.cut(index, index + 1))
+            for part in parts
+            if part.bodies is not None
+            for index, (owner, header) in enumerate(zip(part.sets, part.headers))
+        ]
+        # Partitions are in order; within an Input Set their events keep it.
+        events.sort(key=lambda event: event[0])
+        counts = tuple(sum(owner == number for owner, _, _ in events) for number in numbers)
+        outputs[port] = Output(counts, tuple(header for _, header, _ in events), tuple(body for _, _, body in events))
+        learned = [part.schema for part in parts if part.schema is not None and part.headers]
+        if learned:
+            schemas[port] = learned[0]
+    fixes = tuple(FixSchema(Port(spec.name, port), schema) for port, schema in schemas.items())
+    return Productions(tuple(numbers), outputs, schemas=fixes)
+
+
+def _repeated(spark: SparkSession) -> bool:
+    """Say whether Spark computed a stage of the current job group twice.
+
+    The result may then mix two computations, which only agree when the function is deterministic.
+    """
+    context = spark.sparkContext
+    tracker = context.statusTracker()
+    group = context.getLocalProperty("spark.jobGroup.id")
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info else ():
+            seen = tracker.getStageInfo(stage)
+            if seen is not None and seen.currentAttemptId > 0:
+                return True
+    return False
+
+
+def _shortened(error: PySparkException) -> Exception:
+    """Keep the first paragraph of what Spark says; the query context below it is for its own authors."""
+    text = (error.getMessage() or str(error)).strip()
+    kept: type[Exception] = type(type(error).__name__, (Exception,), {})
+    return kept(text.split("\n\n")[0].split("\n\tat ")[0]).with_traceback(error.__traceback__)

@@ -1,0 +1,115 @@
+"""Clew's own Spark session: how it is made, seen to be dead, and made again.
+
+This is the one module that touches PySpark's private fields: a driver JVM that died leaves PySpark holding on to
+it, and no public call lets go.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from clew.errors import SetupFailed
+
+#: Defaults of Clew's own sessions; chosen by measurement, see docs/decisions/0004-spark-session.md.
+CONFIGURATION = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.scheduler.mode": "FAIR",
+    "spark.driver.memory": "2g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "0",
+    # Columns of times of day are grouped and read back only with this.
+    "spark.sql.timeType.enabled": "true",
+    # A task that was cut off must let go of its Python worker soon.
+    "spark.python.task.killTimeout": "1s",
+    "spark.cleaner.periodicGC.interval": "10min",
+}
+
+
+def make_session(master: str | None = None, configuration: dict[str, str] | None = None) -> SparkSession:
+    """Start a session of Clew's own; raises SetupFailed when this machine cannot."""
+    _require_java()
+    # Workers must run in this interpreter, where the user's packages are, whatever `python3` is.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    cores = max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2)
+    builder = SparkSession.builder.appName("clew").master(master or f"local[{cores},4]")
+    settings = {**CONFIGURATION, "spark.local.dir": tempfile.gettempdir(), **(configuration or {})}
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise SetupFailed(
+            f"no Spark session could be started on {master or 'this machine'}: {first}",
+            "check that `java -version` says 17 or later, and that the master is right",
+        ) from error
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    found = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if not found or not os.path.exists(found):
+        where = f"JAVA_HOME is {home}, where there is no bin/java" if home else "there is no java on the PATH"
+        raise SetupFailed(f"Spark needs Java, and {where}", "install Java 17 or later, or set JAVA_HOME to it")
+
+
+def require_classic(session: Any) -> SparkSession:
+    """Refuse a session that Clew cannot drive."""
+    try:
+        session.sparkContext  # noqa: B018  a Connect session raises here
+    except Exception as error:
+        raise SetupFailed(
+            "the session given to Clew is a Spark Connect session, which has no RDDs",
+            "give it a classic SparkSession, or none: Clew then makes its own",
+        ) from error
+    return session  # type: ignore[no-any-return]
+
+
+def is_alive(session: SparkSession) -> bool:
+    """Say whether the driver JVM still answers."""
+    process = getattr(session.sparkContext._gateway, "proc", None)
+    if process is not None and process.poll() is not None:
+        return False
+    try:
+        return not session.sparkContext._jsc.sc().isStopped()
+    except Exception:
+        return False
+
+
+def forget_session() -> None:
+    """Make PySpark let go of a JVM that is dead, so that a new session can be started."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+    context = SparkContext._active_spark_context
+    if context is not None:
+        server = getattr(context, "_accumulatorServer", None)
+        if server is not None:
+            with contextlib.suppress(Exception):
+                server.shutdown()
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+
+
+def is_local(session: SparkSession) -> bool:
+    """Say whether tasks run inside the driver's own process, on the driver's own disk."""
+    master = session.sparkContext.master or ""
+    return master == "local" or master.startswith("local[")

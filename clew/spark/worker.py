@@ -1,0 +1,73 @@
+"""What runs inside a Python worker of an executor: load the program once, then execute tasks."""
+
+import pickle
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkFiles
+
+from clew.errors import ClewError
+from clew.pipeline.graph import Graph
+from clew.runtime.task import Task, execute
+from clew.spark.program import ProgramRef
+
+_loaded: dict[str, Graph] = {}
+_bundles: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An error of Clew's own, to be raised in control: Spark would try the task again in vain."""
+
+    error: ClewError
+
+
+def load_program(ref: ProgramRef) -> Graph:
+    """Return the pipeline that a job belongs to; loaded once per worker and content."""
+    if ref.digest not in _loaded:
+        path = Path(SparkFiles.get(ref.archive))
+        _loaded[ref.digest] = pickle.loads(path.read_bytes()) if ref.kind == "pickle" else _load_bundle(ref, path)
+    return _loaded[ref.digest]
+
+
+def _load_bundle(ref: ProgramRef, archive: Path) -> Graph:
+    from clew.pipeline.load import load
+
+    folder = tempfile.mkdtemp(prefix=f"clew-{ref.digest}-")
+    with zipfile.ZipFile(archive) as bundle:
+        bundle.extractall(folder)
+    _forget_older_bundles()
+    _bundles.append(folder)
+    return load(str(Path(folder) / ref.file), ref.name).graph()
+
+
+def _forget_older_bundles() -> None:
+    """Make sure that a module of another version of the pipeline is not taken for one of this version."""
+    for folder in _bundles:
+        for name, module in list(sys.modules.items()):
+            if (getattr(module, "__file__", None) or "").startswith(folder):
+                del sys.modules[name]
+        if folder in sys.path:
+            sys.path.remove(folder)
+
+
+def run_tasks(ref: ProgramRef, tasks: Iterable[bytes]) -> Iterator[Any]:
+    """Execute the tasks of one partition; yield how long each took, and its result."""
+    graph = load_program(ref)
+    for task in tasks:
+        start = time.monotonic()
+        result = run_task(graph, pickle.loads(task))
+        yield time.monotonic() - start, result
+
+
+def run_task(graph: Graph, task: Task) -> Any:
+    try:
+        return execute(graph, task)
+    except ClewError as error:
+        return Raised(error)
