@@ -209,7 +209,7 @@ def _validate(graph: Graph) -> None:
         if spec.source is not None:
             spec.source.validate()
         for sink in spec.sinks.values():
-            sink.validate()
+            sink.validate_target()
 
 
 def _engine(

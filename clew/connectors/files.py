@@ -46,13 +46,12 @@ class Files(Replayable, Sink):
         return self.declared
 
     def validate(self) -> None:
-        """Raise SourceFailed when there is nothing to read.
+        """Raise SourceFailed when there is nothing to read."""
+        format_of(listing(self.places), self.format)
 
-        A directory that is given with its format may be a sink, which may be missing or empty; if it is
-        a source after all, `snapshot` refuses it.
-        """
-        if not self._may_be_sink():
-            format_of(listing(self.places), self.format)
+    def validate_target(self) -> None:
+        """Raise SinkFailed when what is named is not a directory to write to; a missing one is made."""
+        self._directory()
 
     def snapshot(self) -> Json:
         entries = listing(self.places)
@@ -121,10 +120,6 @@ class Files(Replayable, Sink):
         left = any(entry.rows > (row if index == file else 0) for index, entry in enumerate(entries) if index >= file)
         return Plan(tuple(slices), last=not left)
 
-    def _may_be_sink(self) -> bool:
-        place = self.places[0]
-        return self.format is not None and len(self.places) == 1 and not (_is_glob(place) or os.path.isfile(place))
-
     def _directory(self) -> str:
         place = self.places[0]
         if len(self.places) > 1 or _is_glob(place) or os.path.isfile(place):
@@ -143,7 +138,7 @@ def files(
 
     To read, `path` is a file, a directory, a glob or a list of these. The format is `parquet`, `csv` or
     `jsonl`, by default as the names end; each event has `rows_per_event` rows, fewer at the end of a file.
-    To write, `path` is a directory and `format` is named.
+    To write, `path` is a directory; the format is `parquet` unless another is named.
     """
     paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(one) for one in path]
     if format is not None and format not in EXTENSIONS:

@@ -191,7 +191,7 @@ class SqlTable(Sink):
     def describe(self) -> str:
         return f"{self.dialect.describe()} table {self.table}"
 
-    def validate(self) -> None:
+    def validate_target(self) -> None:
         self.dialect.validate(self._failed, write=True)
 
     def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:

@@ -134,7 +134,7 @@ class Sink(ABC):
     def describe(self) -> str:
         """Name the system and the place in it; secrets are masked."""
 
-    def validate(self) -> None:
+    def validate_target(self) -> None:
         """Raise SinkFailed when the outside system can be seen to be missing."""
 
     @abstractmethod

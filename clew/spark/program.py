@@ -12,7 +12,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,6 +36,8 @@ class ProgramRef:
     #: For a bundle: the pipeline file inside it, and the name of the pipeline there.
     file: str = ""
     name: str | None = None
+    #: Where relative paths of the user's start: the directory that the run was started in.
+    directory: str = field(default_factory=os.getcwd)
 
     @property
     def archive(self) -> str:

@@ -1,5 +1,6 @@
 """What runs inside a Python worker of an executor: load the program once, then execute tasks."""
 
+import os
 import pickle
 import sys
 import tempfile
@@ -30,6 +31,8 @@ class Raised:
 
 def load_program(ref: ProgramRef) -> Graph:
     """Return the pipeline that a job belongs to; loaded once per worker and content."""
+    if os.getcwd() != ref.directory and os.path.isdir(ref.directory):
+        os.chdir(ref.directory)
     if ref.digest not in _loaded:
         path = Path(SparkFiles.get(ref.archive))
         _loaded[ref.digest] = pickle.loads(path.read_bytes()) if ref.kind == "pickle" else _load_bundle(ref, path)

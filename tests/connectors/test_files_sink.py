@@ -32,7 +32,7 @@ def visible(directory) -> list[str]:
 @pytest.mark.parametrize("format", ["parquet", "csv", "jsonl"])
 def test_one_write_action_is_one_file_that_reads_back_equal(tmp_path, format):
     out = files(tmp_path / "out", format=format)
-    out.validate()
+    out.validate_target()
     assert not out.applied(ACTION)
     out.write(ACTION, iter([TABLE, TABLE]), TABLE.schema)
     assert out.applied(ACTION)

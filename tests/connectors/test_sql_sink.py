@@ -35,7 +35,7 @@ def found(database, what: str = "k, v", name: str = '"target"') -> list[tuple]:
 
 def test_rows_are_appended_and_the_marker_moves_with_them(database):
     sink = database.connector(table="target")
-    sink.validate()
+    sink.validate_target()
     assert not sink.applied(FIRST)
     write(sink, FIRST, table((1, "a")), table((1, "a"), (2, None)))
     assert sink.applied(FIRST)
@@ -250,9 +250,9 @@ def test_two_attempts_of_one_write_leave_it_once(database):
 
 def test_a_sink_that_cannot_be_reached_is_refused_with_its_cure(tmp_path, postgres_url):
     with pytest.raises(SinkFailed, match=r"sink sqlite .*unable to open"):
-        sqlite(tmp_path / "missing" / "a.db", table="t").validate()
+        sqlite(tmp_path / "missing" / "a.db", table="t").validate_target()
     with pytest.raises(SinkFailed, match="check that the server runs"):
-        postgres("postgresql://127.0.0.1:1/d", table="t").validate()
+        postgres("postgresql://127.0.0.1:1/d", table="t").validate_target()
     with psycopg.connect(postgres_url) as connection:
         connection.execute("CREATE SCHEMA closed")
         connection.execute("DROP ROLE IF EXISTS clew_guest")
