@@ -266,6 +266,14 @@ def test_labels_are_logged_once_and_only_for_input_sets_that_stay_open() -> None
     assert writes_of(step, OpenSets) == [OpenSets("OP", ((InputSetId(3), ("f", 2)),))]
 
 
+def test_labels_of_input_sets_that_were_open_before_are_not_logged_again() -> None:
+    """Algorithm 3, Step 4: they are in the log since the turn that opened them."""
+    logic = windowed(f=Count(3))
+    context, _ = generate(update(started(logic), logic, arrivals(1)), [])
+    _, step = generate(update(context, logic, arrivals(2)), [])
+    assert writes_of(step, OpenSets) == []
+
+
 def test_schemas_are_fixed_with_the_first_output_events() -> None:
     """Algorithm 3, Step 4 (2), with the port's schema in the same transaction."""
     done = update(started(EACH), EACH, arrivals(1))

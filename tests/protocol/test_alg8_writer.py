@@ -9,7 +9,7 @@ from clew.pipeline.windows import Each
 from clew.protocol.log.alg8_writer import settle
 from clew.protocol.rows import WriteRow
 from clew.protocol.step import FinishWrites, Step
-from tests.protocol.scene import Log, started, unchanged, windowed
+from tests.protocol.scene import Log, started, unchanged, windowed, writes_of
 
 EACH = windowed(f=Each())
 CX = Port("OP", "Cx")
@@ -65,5 +65,5 @@ def test_every_pending_write_is_either_done_or_replayed(first: int, applied: int
     flags = [True] * applied + [False] * rest
     with unchanged(rows, flags):
         step, replay = settle(CX, rows, flags)
-    done = [n for write in step.writes for n in range(write.first, write.first + write.count)]
+    done = [n for write in writes_of(step, FinishWrites) for n in range(write.first, write.first + write.count)]
     assert done + [row.number for row in replay] == [row.number for row in rows]

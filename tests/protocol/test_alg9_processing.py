@@ -98,6 +98,12 @@ def test_members_that_a_store_keeps_as_runs_expand() -> None:
     assert [s.spans for s in recovered.opened.values()] == [[Span("in", 1, 3)], [Span("in", 2, 1)]]
 
 
+def test_a_label_without_undone_events_opens_nothing() -> None:
+    """Algorithm 9, Step 2: an Input Set is what its undone events make it."""
+    labels = {InputSetId(1): ("generate", "a")}
+    assert recover_processing(started(CHOOSY), CHOOSY, None, [], labels).opened == {}
+
+
 def test_labels_read_back_from_json_are_labels_again() -> None:
     """Algorithm 9, Step 2: a store may give lists where the operator had tuples."""
     members = [Member(1, Port("OP", "in"), 1, 1, InputSetId(1))]
@@ -207,6 +213,15 @@ def test_an_event_in_several_input_sets_updates_the_state_once() -> None:
     recovered = log.recover(context, CHOOSY, {(event.port, event.number): event for event in waiting})
     assert recovered == replace(lost, state_id=0, turn=0)
     assert [(s.number, s.label[1]) for s in recovered.opened.values()] == [(1, "b"), (2, "a"), (3, "c")]
+
+
+def test_the_order_of_events_goes_on_after_a_run_that_state_does_not_hold() -> None:
+    """Algorithm 9, Step 2.b: the last event of a Member of n events carries its last sequence number."""
+    context, logic = started(windowed(f=Count(9))), windowed(f=Count(9))
+    members = [Member(1, Port("OP", "in"), 1, 3, InputSetId(1))]
+    headers = {("in", number): Arrival("in", number) for number in (1, 2, 3)}
+    recovered = recover_processing(context, logic, None, members, {InputSetId(1): ("f", 0)}, headers)
+    assert (recovered.seq, recovered.latest, recovered.state) == (3, {"in": 3}, {"f": {"k": 0, "n": 3}})
 
 
 def test_what_was_triggered_but_not_generated_is_generated() -> None:

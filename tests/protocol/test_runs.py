@@ -65,6 +65,7 @@ patterns = st.one_of(
 
 @given(patterns, st.integers(1, 50), st.integers(0, 50))
 @example([("left", (1,)), ("left", (2,)), ("left", (2,)), ("left", (3,))], 1, 0)
+@example([("left", (1,)), ("left", (2,)), ("left", (3,)), ("left", (3,))], 1, 0)
 @example([("left", (1,)), ("left", (1,)), ("left", (2,)), ("left", (3,)), ("left", (3,))], 1, 0)
 @example([("left", ()), ("left", (1,)), ("right", (2,)), ("left", (2,)), ("left", (1, 2))], 1, 0)
 def test_runs_expand_to_exactly_the_events_taken(
