@@ -1,0 +1,62 @@
+"""`clew check`."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import typer
+
+from clew.app.target import File, Json, Target, near, split_location
+from clew.app.terminal import FAILED, explained, print_json
+from clew.errors import GraphError, GraphErrors
+from clew.pipeline.graph import Graph, warnings
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that `check` has to say."""
+
+    kind: Literal["error", "warning"]
+    location: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{near(self.location)}: " if self.location else ""
+        return f"{place}{self.kind}: {self.message}"
+
+
+def check(file: File, as_json: Json = False) -> None:
+    """Say everything that is wrong with a pipeline's declaration; exit 1 if anything is. Starts nothing."""
+    with explained():
+        graph, findings = _examine(Target.parse(file))
+        failed = graph is None
+        if as_json:
+            name = graph.name if graph is not None else None
+            print_json({"ok": not failed, "pipeline": name, "findings": [asdict(found) for found in findings]})
+        else:
+            _tell(graph, findings)
+        if failed:
+            raise typer.Exit(FAILED)
+
+
+def _examine(target: Target) -> tuple[Graph | None, list[Finding]]:
+    """Return the graph, unless there are errors, and what was found."""
+    try:
+        graph = target.graph()
+    except GraphErrors as errors:
+        return None, [_error(error) for error in errors.errors]
+    except GraphError as error:
+        return None, [_error(error)]
+    return graph, [Finding("warning", *split_location(text)) for text in warnings(graph)]
+
+
+def _error(error: GraphError) -> Finding:
+    return Finding("error", error.location, error.message)
+
+
+def _tell(graph: Graph | None, findings: Sequence[Finding]) -> None:
+    for found in findings:
+        typer.echo(str(found), err=found.kind == "error")
+    if graph is not None:
+        shape = f"{len(graph.operators)} operators, {len(graph.links)} connections, {len(graph.groups)} groups"
+        typer.echo(f"pipeline {graph.name}: {shape}; no errors")

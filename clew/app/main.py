@@ -1,0 +1,33 @@
+"""The command line: `clew`."""
+
+import typer
+
+from clew.app.check import check
+from clew.app.crash_points import crash_points
+from clew.app.gc import gc
+from clew.app.graph import graph
+from clew.app.run import run
+from clew.app.status import status
+from clew.app.version import version
+
+app = typer.Typer(
+    help="Data pipelines on Apache Spark that can retrace their steps.",
+    no_args_is_help=True,
+    add_completion=False,
+    # Failures are explained by the commands themselves.
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+for command in (run, check, graph, status, gc, version):
+    app.command()(command)
+app.command("crash-points")(crash_points)
+
+
+@app.callback()
+def main() -> None:
+    """Data pipelines on Apache Spark that can retrace their steps."""
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,239 @@
+"""`clew run`."""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import typer
+
+from clew.app.figures import as_mapping, summary
+from clew.app.target import Bodies, File, LogUrl, Target, run_again
+from clew.app.terminal import ALREADY_FINISHED, FAILED, INTERRUPTED, complain, explained, message_of, print_json
+from clew.app.watch import Display, display_for, watching
+from clew.errors import ClewError, NewerLog, RunFinished
+from clew.pipeline.graph import Graph
+from clew.run import Log, Policy, Progress, Recovery, RunStatus, masked, program_of
+from clew.run import run as run_pipeline
+from clew.run import status as read_status
+
+#: Seconds between two collections where --gc says no more.
+_COLLECT_EVERY = 30.0
+
+Outcome = Literal["finished", "already-finished", "failed", "interrupted"]
+Engine = Literal["spark", "inline"]
+_CODES: dict[Outcome, int] = {
+    "finished": 0, "already-finished": ALREADY_FINISHED, "failed": FAILED, "interrupted": INTERRUPTED,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `clew run` was asked to do."""
+
+    file: str
+    log: str | None
+    bodies: str | None
+    fresh: bool
+    recovery: Recovery
+    engine: Engine
+    master: str | None
+    collect_every: float | None
+    as_json: bool
+
+    @property
+    def again(self) -> str:
+        """The command that resumes this run."""
+        return run_again(self.file, self.log)
+
+
+@dataclass
+class Report:
+    """What became of it."""
+
+    outcome: Outcome = "finished"
+    message: str = ""
+    resumed: bool = False
+    progress: Progress = field(default_factory=Progress)
+    seconds: float = 0.0
+
+
+def run(
+    file: File,
+    log: LogUrl = None,
+    bodies: Bodies = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Remove the log and start from the beginning.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --fresh removes a log.")] = False,
+    recovery: Annotated[
+        Recovery, typer.Option(help="none runs without any log: faster, and nothing survives a failure.")
+    ] = "log",
+    engine: Annotated[Engine, typer.Option(help="inline runs in this process, without Spark.")] = "spark",
+    master: Annotated[str | None, typer.Option(metavar="M", help="Spark's master, as in local[4].")] = None,
+    gc: Annotated[bool, typer.Option("--gc", help=f"Collect beside the run, every {_COLLECT_EVERY:g} s.")] = False,
+    gc_every: Annotated[float | None, typer.Option(metavar="S", min=0.1, help="The same, every S seconds.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON on stdout.")] = False,
+) -> None:
+    """Run a pipeline to its end, or go on with a run that was cut off.
+
+    Exit codes: 0 it has finished; 1 it failed, and running it again resumes it; 2 the command line is wrong;
+    3 this log holds a finished run already, which is final; 130 it was interrupted.
+    """
+    every = gc_every or (_COLLECT_EVERY if gc else None)
+    request = Request(file, log, bodies, fresh, recovery, engine, master, every, as_json)
+    with explained():
+        target = Target.parse(file)
+        graph = target.graph()
+        display = display_for(graph.name)
+        resumed = _announce(graph, request, display, may_ask=not yes)
+        report = _run(graph, target, request, display)
+        report.resumed = resumed
+        _tell(graph, request, report, display)
+        raise typer.Exit(_CODES[report.outcome])
+
+
+def _announce(graph: Graph, request: Request, display: Display, may_ask: bool) -> bool:
+    """Say what is going to happen, and ask where that is to be; returns whether a run is resumed."""
+    if request.recovery == "none":
+        display.say(f"warning: --recovery none keeps no log of pipeline {graph.name}: nothing survives a failure")
+        return False
+    url = masked(Log.at(request.log, graph.name, request.bodies).url)
+    before = _status_before(graph, request)
+    if request.fresh and isinstance(before, NewerLog | RunStatus) and may_ask:
+        _confirm(graph, before, url)
+    if request.fresh or not isinstance(before, RunStatus) or not before.started:
+        display.say(f"new run of pipeline {graph.name}, log {url}")
+        return False
+    if not before.finished:
+        display.say(f"resuming run {before.run_id} of pipeline {graph.name}: {before.events} events logged")
+    return not before.finished
+
+
+def _status_before(graph: Graph, request: Request) -> RunStatus | NewerLog | None:
+    try:
+        return read_status(graph, request.log, request.bodies)
+    except NewerLog as newer:
+        # It can still be replaced.
+        if request.fresh:
+            return newer
+        raise
+
+
+def _confirm(graph: Graph, before: RunStatus | NewerLog, url: str) -> None:
+    """Ask before work is thrown away; where nobody can answer, --fresh was the answer."""
+    if not sys.stdin.isatty():
+        return
+    if isinstance(before, NewerLog):
+        what = f"The log {url} was made by a newer Clew."
+    elif before.finished or not before.started:
+        return
+    else:
+        what = f"The log {url} holds an unfinished run of pipeline {graph.name}: {before.events} events logged."
+    if not typer.confirm(f"{what} Remove it and start from the beginning?", err=True):
+        typer.echo("nothing was changed", err=True)
+        raise typer.Exit(FAILED)
+
+
+def _run(graph: Graph, target: Target, request: Request, display: Display) -> Report:
+    report = Report()
+    began = time.monotonic()
+    # What user code prints would otherwise stand before the line of JSON.
+    own_stdout = redirect_stdout(sys.stderr) if request.as_json else nullcontext()
+    try:
+        with watching(display, graph, report.progress), _interruptible(display), own_stdout:
+            _perform(graph, target, request, report.progress)
+    except RunFinished as finished:
+        report.outcome, report.message = "already-finished", str(finished)
+    except Exception as error:
+        report.outcome, report.message = "failed", message_of(error)
+    except KeyboardInterrupt:
+        report.outcome, report.message = "interrupted", _interrupted(graph, request)
+    report.seconds = round(time.monotonic() - began, 3)
+    return report
+
+
+def _perform(graph: Graph, target: Target, request: Request, progress: Progress) -> None:
+    run_pipeline(
+        graph,
+        log=request.log,
+        bodies=request.bodies,
+        fresh=request.fresh,
+        recovery=request.recovery,
+        engine=request.engine,
+        master=request.master,
+        program=program_of(target.path, target.name) if request.engine == "spark" else None,
+        policy=Policy(collect_every=request.collect_every),
+        progress=progress,
+    )
+
+
+def _interrupted(graph: Graph, request: Request) -> str:
+    if request.recovery == "none":
+        return f"interrupted; pipeline {graph.name} has no log, so the next run starts from the beginning"
+    return f"interrupted; `{request.again}` resumes the run where it stopped"
+
+
+@contextmanager
+def _interruptible(display: Display) -> Iterator[None]:
+    """Let the first Ctrl-C end the run after the turns in flight, and the second at once."""
+    if threading.current_thread() is not threading.main_thread():
+        # Only the main thread hears signals.
+        yield
+        return
+
+    def stop(signum: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        display.say("stopping after the turns in flight; press Ctrl-C again to stop at once")
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _tell(graph: Graph, request: Request, report: Report, display: Display) -> None:
+    """Say how it ended: figures on stdout, a failure on stderr."""
+    if request.as_json:
+        print_json(_as_json(graph, request, report))
+    else:
+        _summarise(graph, report, display)
+    if report.outcome == "failed":
+        complain(report.message)
+    elif report.message:
+        typer.echo(report.message, err=True)
+
+
+def _summarise(graph: Graph, report: Report, display: Display) -> None:
+    # A live table on the same terminal has just shown the figures.
+    if not (display.stays and sys.stdout.isatty()):
+        for row in report.progress.rows().values():
+            typer.echo(summary(row))
+    if report.outcome == "finished":
+        typer.echo(f"pipeline {graph.name} has finished in {report.seconds:.1f} s")
+
+
+def _as_json(graph: Graph, request: Request, report: Report) -> dict[str, object]:
+    logged = request.recovery == "log"
+    return {
+        "pipeline": graph.name,
+        "outcome": report.outcome,
+        "error": report.message or None,
+        "log": masked(Log.at(request.log, graph.name, request.bodies).url) if logged else None,
+        "run": _run_id(graph, request) if logged else None,
+        "resumed": report.resumed,
+        "seconds": report.seconds,
+        "operators": [as_mapping(row) for row in report.progress.rows().values()],
+    }
+
+
+def _run_id(graph: Graph, request: Request) -> str | None:
+    """Ask the log whose run it was; after a failure of the log itself it may not answer."""
+    with suppress(ClewError):
+        status = read_status(graph, request.log, request.bodies)
+        return status.run_id if status is not None else None
+    return None

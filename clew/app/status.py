@@ -1,0 +1,84 @@
+"""`clew status`."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from clew.app.gc import no_log
+from clew.app.target import Bodies, File, Json, LogUrl, Target, run_again
+from clew.app.terminal import explained, print_json, results
+from clew.run import Log, OperatorStatus, RunStatus
+from clew.run import status as read_status
+
+
+def status(file: File, log: LogUrl = None, bodies: Bodies = None, as_json: Json = False) -> None:
+    """Show what the log says of a run, whether or not it is going on. Changes nothing."""
+    with explained():
+        graph = Target.parse(file).graph()
+        found = read_status(graph, log, bodies)
+        if found is None:
+            no_log(graph.name, Log.at(log, graph.name, bodies), run_again(file, log), as_json)
+        elif as_json:
+            print_json(as_mapping(found))
+        else:
+            _show(found, run_again(file, log))
+
+
+def as_mapping(run: RunStatus) -> Mapping[str, Any]:
+    """Return a status as JSON has it."""
+    own = {"pipeline": run.pipeline, "run": run.run_id, "log": run.log, "exists": True}
+    return own | {"finished": run.finished, "events": run.events, "operators": [asdict(o) for o in run.operators]}
+
+
+def _show(run: RunStatus, again: str) -> None:
+    console = results()
+    console.print(f"pipeline {run.pipeline}, run {run.run_id}, log {run.log}")
+    console.print(_table(run))
+    typer.echo(_verdict(run, again))
+
+
+def _table(run: RunStatus) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("operator", no_wrap=True)
+    table.add_column("status")
+    for number in ("incarnation", "last turn", "acknowledged", "backlog", "sent", "writes", "undone writes"):
+        table.add_column(number, justify="right")
+    for operator in run.operators:
+        table.add_row(*_cells(operator))
+    return table
+
+
+def _cells(operator: OperatorStatus) -> list[Text]:
+    backlog = {port: waiting.events for port, waiting in operator.backlog.items()}
+    # What never ran is "dead" in the log, a word that would alarm here.
+    state = "not started" if operator.status == "dead" and operator.incarnation == 0 else operator.status
+    if not operator.declared:
+        state = f"{state} (no longer in the file)"
+    cells = [operator.operator, state, str(operator.incarnation), str(operator.turn)]
+    cells += [_per_port(figures, alone) for figures, alone in (
+        (operator.acknowledged, "in"), (backlog, "in"), (operator.sent, "out"), (operator.writes, "out"),
+        (operator.undone_writes, "out"),
+    )]  # fmt: skip
+    return [Text(cell) for cell in cells]
+
+
+def _per_port(figures: Mapping[str, int], alone: str) -> str:
+    """Write a figure per port; a port that is the only one, and called as usual, needs no name."""
+    if list(figures) == [alone]:
+        return str(figures[alone])
+    return ", ".join(f"{port} {count}" for port, count in figures.items()) or "-"
+
+
+def _verdict(run: RunStatus, again: str) -> str:
+    if run.finished:
+        return f"finished: {run.events} events logged"
+    if not run.started:
+        return f"not started; `{again}` starts it"
+    done = sum(operator.finished for operator in run.operators if operator.declared)
+    of = sum(operator.declared for operator in run.operators)
+    ended = f"{done} of {of} operators have finished, {run.events} events logged"
+    return f"not finished: {ended}; unless it is running now, `{again}` resumes it"
