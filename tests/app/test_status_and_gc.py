@@ -1,0 +1,98 @@
+"""`clew status` tells what the log says, during a run and after it; `clew gc` removes what is done."""
+
+import json
+from pathlib import Path
+
+from tests.app.pipelines import call, finish, kept, log_url, start, write_numbers
+from tests.app.test_run import _wait_for
+
+
+def status(tmp_path: Path):
+    return json.loads(call("status", write_numbers(tmp_path), "--log", log_url(tmp_path), "--json").stdout)
+
+
+def run_inline(tmp_path: Path, **environment: str) -> None:
+    call("run", write_numbers(tmp_path), "--engine", "inline", "--log", log_url(tmp_path), **environment)
+
+
+def test_without_a_log_status_and_gc_say_so_and_make_none(tmp_path: Path) -> None:
+    for command in ("status", "gc"):
+        result = call(command, write_numbers(tmp_path), "--log", log_url(tmp_path))
+        assert result.exit_code == 1
+        assert f"pipeline numbers has no log at {log_url(tmp_path)}: it has not been run there" in result.stderr
+        assert not (tmp_path / "log.db").exists()
+
+
+def test_without_a_log_json_says_so_too(tmp_path: Path) -> None:
+    result = call("status", write_numbers(tmp_path), "--log", log_url(tmp_path), "--json")
+    assert json.loads(result.stdout)["exists"] is False
+
+
+def test_the_status_of_a_finished_run(tmp_path: Path) -> None:
+    run_inline(tmp_path)
+    answer = status(tmp_path)
+    assert answer["finished"]
+    operators = {operator["operator"]: operator for operator in answer["operators"]}
+    # The end of the stream is an event too.
+    assert operators["source"]["sent"] == {"out": 21}
+    assert operators["doubled"]["acknowledged"] == {"in": 21}
+    assert operators["doubled"]["backlog"] == {"in": {"events": 0, "bytes": 0}}
+    assert operators["doubled_sink"]["undone_writes"] == {"out": 0}
+    assert {operator["incarnation"] for operator in operators.values()} == {1}
+
+
+def test_the_status_as_a_table(tmp_path: Path) -> None:
+    run_inline(tmp_path)
+    told = call("status", write_numbers(tmp_path), "--log", log_url(tmp_path)).stdout
+    assert told.startswith("pipeline numbers, run ")
+    assert "finished: 42 events logged" in told
+
+
+def test_the_status_of_a_run_that_was_cut_off(tmp_path: Path) -> None:
+    words = ("run", write_numbers(tmp_path), "--engine", "inline", "--log", log_url(tmp_path))
+    # The sink has its first write in the log, and dies before it is performed.
+    finish(start(*words, CLEW_FAULTS="before-write@doubled_sink#1"))
+    answer = status(tmp_path)
+    assert not answer["finished"]
+    sink = next(operator for operator in answer["operators"] if operator["operator"] == "doubled_sink")
+    assert sink["undone_writes"] == {"out": 1}
+    told = call("status", write_numbers(tmp_path), "--log", log_url(tmp_path)).stdout
+    assert "not finished: " in told
+    assert f"`clew run {words[1]} --log {log_url(tmp_path)}` resumes it" in told
+
+
+def test_status_changes_nothing(tmp_path: Path) -> None:
+    run_inline(tmp_path, POISON="13")
+    before = status(tmp_path)
+    assert status(tmp_path) == before
+
+
+def test_an_operator_that_is_no_longer_declared_is_named(tmp_path: Path) -> None:
+    run_inline(tmp_path)
+    file = Path(write_numbers(tmp_path))
+    file.write_text(file.read_text().replace("pipeline.sink(", "# pipeline.sink("))
+    told = call("status", str(file), "--log", log_url(tmp_path)).stdout
+    assert "finished (no longer in the file)" in told
+
+
+def test_status_and_gc_work_while_a_run_goes_on(tmp_path: Path) -> None:
+    file = write_numbers(tmp_path)
+    process = start("run", file, "--engine", "inline", "--log", log_url(tmp_path), PAUSE="0.02", EVENTS="150")
+    _wait_for(lambda: (tmp_path / "out").is_dir())
+    during = status(tmp_path)
+    removed = json.loads(call("gc", file, "--log", log_url(tmp_path), "--json").stdout)
+    code, _, _ = finish(process)
+    assert code == 0
+    assert not during["finished"]
+    assert during["operators"][1]["status"] == "running"
+    assert removed["events"] > 0
+    assert kept(tmp_path) == [2 * number for number in range(150)]
+
+
+def test_gc_removes_what_is_done(tmp_path: Path) -> None:
+    run_inline(tmp_path)
+    file, url = write_numbers(tmp_path), log_url(tmp_path)
+    assert call("gc", file, "--log", url).stdout == f"removed 42 events and 0 body files from {url}\n"
+    assert call("gc", file, "--log", url).stdout == f"removed 0 events and 0 body files from {url}\n"
+    # Counters outlive rows.
+    assert status(tmp_path)["events"] == 42
