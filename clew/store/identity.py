@@ -28,9 +28,11 @@ def declare(log: Transaction, topology: Topology) -> None:
             "INSERT INTO operator (name, status, incarnation) VALUES (?, 'dead', 0) ON CONFLICT (name) DO NOTHING",
             operator,
         )
-    log.run("DELETE FROM link")
-    for sender, receiver in topology.links:
-        log.run("INSERT INTO link (operator, port, rec_operator, rec_port) VALUES (?, ?, ?, ?)", *sender, *receiver)
+    links = {(*sender, *receiver) for sender, receiver in topology.links}
+    if links != set(log.fetch("SELECT operator, port, rec_operator, rec_port FROM link")):
+        log.run("DELETE FROM link")
+        for link in sorted(links):
+            log.run("INSERT INTO link (operator, port, rec_operator, rec_port) VALUES (?, ?, ?, ?)", *link)
 
 
 def take_over(log: Transaction, operator: str) -> int:

@@ -19,10 +19,11 @@ from clew.store.base import SCHEMA_VERSION, Collected, Topology
 from clew.store.collecting import collect
 from clew.store.identity import declare, has_events, take_over
 from clew.store.ledger import Ledger, read_ledger
-from clew.store.sqlite_schema import TABLES, VIEWS
+from clew.store.sqlite_schema import VIEWS
 from clew.store.sqlite_writer import GroupWriter, SqliteLog, explain
 from clew.store.sqlread import SqlReads
 from clew.store.statements import Statement, statements_of
+from clew.store.tables_sql import TABLES
 
 #: How long to wait for another process that holds the file, in seconds.
 _PATIENCE = 10.0

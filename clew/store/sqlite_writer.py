@@ -21,7 +21,7 @@ from clew.errors import StoreFailed, UnexpectedRow
 _BATCH = 256
 
 _CURES = {
-    "SQLITE_FULL": ("the disk of the log {path} is full", "make room and run again; what was acknowledged is safe"),
+    "SQLITE_FULL": ("the disk of the log {path} is full", "make room and run again: what was acknowledged is safe"),
     "SQLITE_BUSY": ("the log {path} is held by another process", "end that process, or use another --log"),
     "SQLITE_READONLY": ("the log {path} cannot be written", "give write permission on it and its directory"),
     "SQLITE_PERM": ("the log {path} cannot be written", "give write permission on it and its directory"),

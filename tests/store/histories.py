@@ -64,9 +64,14 @@ class Draw:
 
 draws = st.builds(Draw, st.integers(0, 99), st.integers(0, 5), st.integers(0, 5), st.sampled_from([0] * 11 + [1, -1]))
 commits = st.tuples(st.just("commit"), st.sampled_from(sorted(OPS)), st.lists(draws, min_size=1, max_size=3))
-collects = st.tuples(st.just("collect"), st.integers(0, 3), st.just(()))
-take_overs = st.tuples(st.just("take over"), st.sampled_from(sorted(OPS)), st.just(()))
-steps = st.lists(st.one_of(commits, commits, commits, commits, collects, take_overs), min_size=4, max_size=30)
+zombies = st.tuples(st.just("zombie"), st.sampled_from(sorted(OPS)), st.lists(draws, min_size=1, max_size=2))
+others = st.one_of(
+    st.tuples(st.just("collect"), st.integers(0, 3), st.just([])),
+    st.tuples(st.just("take over"), st.sampled_from(sorted(OPS)), st.just([])),
+    st.tuples(st.sampled_from(["swap", "reopen"]), st.none(), st.just([])),
+    zombies,
+)
+steps = st.lists(st.one_of(commits, commits, commits, commits, commits, others), min_size=4, max_size=30)
 
 
 @dataclass

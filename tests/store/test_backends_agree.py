@@ -1,25 +1,79 @@
 """Runs and plain rows must tell the same story: random histories, in every backend at once."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from clew.errors import ClewError
+from clew.protocol.step import Write
 from clew.store.base import Store
 from clew.store.memory import MemoryStore
+from clew.store.postgres import PostgresStore, drop_log
 from clew.store.sqlite import SqliteStore
 from tests.store.histories import IN, OUT, Draw, World, steps
-from tests.store.logs import OPERATORS, SENDERS, SINK_TABLE, TOPOLOGY, Pen, each_event, each_member, tables
-from tests.store.views import view_tables
+from tests.store.logs import OPERATORS, SENDERS, SINK_TABLE, TOPOLOGY, each_event, each_member, tables
+from tests.store.views import postgres_views, sqlite_views
 
 Steps = list[tuple[str, Any, list[Draw]]]
 
 
-def answers(store: Store, world: World) -> dict[str, Any]:
+@dataclass
+class Backend:
+    """A log and the stores open on it; with two of them, each sees that the other wrote."""
+
+    open: Callable[[], Store]
+    views: Callable[[], dict[Any, Any]] | None = None
+    stores: list[Store] = field(default_factory=list)
+    incarnations: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Store:
+        if not self.stores:
+            self.stores.append(self.open())
+        return self.stores[-1]
+
+    def swap(self) -> None:
+        """Go on with another store on the same log, as another process would."""
+        if self.views is not None:
+            if len(self.stores) < 2:
+                self.stores.append(self.open())
+            self.stores.reverse()
+
+    def reopen(self) -> None:
+        if self.views is not None:
+            self.close()
+
+    def close(self) -> None:
+        while self.stores:
+            self.stores.pop().close()
+
+    def take(self, kind: str, subject: Any, writes: list[Write]) -> Any:
+        """Take a step; returns its result, or the class of its refusal."""
+        try:
+            match kind:
+                case "commit":
+                    return self.store.commit(subject, self.incarnations[subject], writes)
+                case "collect":
+                    return self.store.collect(subject)
+                case "take over":
+                    self.incarnations[subject] = self.store.take_over(subject)
+                case "zombie":
+                    return self.store.commit(subject, self.incarnations[subject] - 1, writes)
+                case "swap":
+                    self.swap()
+                case "reopen":
+                    self.reopen()
+        except ClewError as error:
+            return type(error)
+        return None
+
+
+def answers(store: Store, world: World) -> dict[Any, Any]:
     """Everything a store can be asked, in a form that does not depend on how runs are cut."""
     return {
         **tables(store),
@@ -50,50 +104,48 @@ def _kept(store: Store, port: tuple[str, str]) -> set[int]:
     return {row[0] for row in store.table("EVENT_LOG") if (row[2], row[3]) == port}
 
 
-def outcome(action: Callable[[], Any]) -> Any:
-    """What a call returns, or the class of its refusal."""
-    try:
-        return action()
-    except ClewError as error:
-        return type(error)
-
-
-def follow(history: Steps, stores: dict[str, Store]) -> World:
-    """Take every step in all stores; each must have the same outcome in all of them."""
-    for store in stores.values():
-        store.declare(TOPOLOGY)
-    pens = {name: Pen(store) for name, store in stores.items()}
+def follow(history: Steps, backends: dict[str, Backend]) -> World:
+    """Take every step in all backends; each must have the same outcome in all of them."""
+    for backend in backends.values():
+        backend.store.declare(TOPOLOGY)
+        backend.incarnations.update({operator: backend.store.take_over(operator) for operator in OPERATORS})
     world = World()
     for kind, subject, parts in history:
-        after, writes = world.after(subject, parts) if kind == "commit" else (world, [])
-        outcomes = {
-            name: outcome(
-                {
-                    "commit": lambda pen=pen: pen(subject, *writes),
-                    "collect": lambda pen=pen: pen.store.collect(subject),
-                    "take over": lambda pen=pen: pen.incarnations.update({subject: pen.store.take_over(subject)}),
-                }[kind]
-            )
-            for name, pen in pens.items()
-        }
+        after, writes = world.after(subject, parts) if kind in ("commit", "zombie") else (world, [])
+        outcomes = {name: backend.take(kind, subject, writes) for name, backend in backends.items()}
         assert len(set(outcomes.values())) == 1, (kind, subject, writes, outcomes)
-        if outcomes["memory"] is None:
+        if kind == "commit" and outcomes["memory"] is None:
             world = after
     return world
 
 
-@given(steps)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_all_backends_tell_the_same_story(history: Steps) -> None:
-    with ExitStack() as stack:
-        directory = stack.enter_context(TemporaryDirectory())
-        stores: dict[str, Store] = {"memory": MemoryStore(), "sqlite": SqliteStore(Path(directory) / "log.db")}
-        for store in stores.values():
-            stack.callback(store.close)
-        world = follow(history, stores)
-        told = {name: answers(store, world) for name, store in stores.items()}
-        for name in told:
-            for question in told["memory"]:
-                assert told[name][question] == told["memory"][question], (name, question)
-            if name != "memory":
-                assert view_tables(name, stores[name]) == {t: told[name][t] for t in view_tables(name, stores[name])}
+@contextmanager
+def all_backends(directory: Path, postgres_url: str) -> Iterator[dict[str, Backend]]:
+    path, schema = directory / f"{uuid.uuid4().hex}.db", f"s{uuid.uuid4().hex[:12]}"
+    backends = {
+        "memory": Backend(MemoryStore),
+        "sqlite": Backend(lambda: SqliteStore(path), lambda: sqlite_views(str(path))),
+        "postgres": Backend(
+            lambda: PostgresStore(postgres_url, schema=schema), lambda: postgres_views(postgres_url, schema)
+        ),
+    }
+    try:
+        yield backends
+    finally:
+        for backend in backends.values():
+            backend.close()
+        drop_log(postgres_url, schema)
+
+
+@given(history=steps)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@example(history=[])
+def test_all_backends_and_their_views_tell_the_same_story(tmp_path: Path, store_database: str, history: Steps) -> None:
+    with all_backends(tmp_path, store_database) as backends:
+        world = follow(history, backends)
+        told = {name: answers(backend.store, world) for name, backend in backends.items()}
+        for name, backend in backends.items():
+            for question, answer in told["memory"].items():
+                assert told[name][question] == answer, (name, question)
+            for table, rows in backend.views().items() if backend.views is not None else ():
+                assert rows == told["memory"][table], (name, table)

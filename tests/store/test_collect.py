@@ -133,15 +133,10 @@ def test_c2_counters_outlive_rows(store: Store, pen: Pen) -> None:
 
 
 def test_c2_counters_outlive_rows_and_the_process(place: Place) -> None:
-    from tests.store.logs import TOPOLOGY
-
-    store = place.open()
-    store.declare(TOPOLOGY)
+    store = place.declared()
     fill_and_empty(store, Pen(store))
     store.close()
-    again = place.open()
-    again.declare(TOPOLOGY)
-    assert_counters_stand(Pen(again))
+    assert_counters_stand(Pen(place.declared()))
 
 
 def fill_and_empty(store: Store, pen: Pen) -> None:

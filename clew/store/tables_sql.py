@@ -1,0 +1,79 @@
+"""The tables of a log in SQL, in the words of SQLite; PostgreSQL's differ in the names of types alone."""
+
+#: Runs are rows; nothing in them is updated, so that a commit costs a few inserts whatever the turn's size.
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE operator (name TEXT PRIMARY KEY, status TEXT NOT NULL, incarnation INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE link (
+    operator TEXT NOT NULL, port TEXT NOT NULL, rec_operator TEXT NOT NULL, rec_port TEXT NOT NULL,
+    PRIMARY KEY (rec_operator, rec_port)
+) WITHOUT ROWID;
+CREATE INDEX link_sender ON link (operator, port);
+CREATE TABLE port_schema (
+    operator TEXT NOT NULL, port TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (operator, port)
+) WITHOUT ROWID;
+-- Events of a port up to this number are collected, also those that share a row with later ones.
+CREATE TABLE collected (
+    operator TEXT NOT NULL, port TEXT NOT NULL, upto INTEGER NOT NULL, PRIMARY KEY (operator, port)
+) WITHOUT ROWID;
+CREATE TABLE sent (
+    operator TEXT NOT NULL, port TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
+    bytes INTEGER NOT NULL, headers TEXT NOT NULL, facts TEXT,
+    PRIMARY KEY (operator, port, first)
+);
+CREATE TABLE body (
+    operator TEXT NOT NULL, port TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
+    size INTEGER NOT NULL, lengths TEXT NOT NULL, checksums TEXT NOT NULL, file TEXT, start INTEGER NOT NULL, data BLOB,
+    PRIMARY KEY (operator, port, first)
+);
+CREATE INDEX body_file ON body (file) WHERE file IS NOT NULL;
+-- Size 0: all events belong to the Input Set. Else every `size` events have the next one, and `skip` came before.
+CREATE TABLE ack (
+    operator TEXT NOT NULL, port TEXT NOT NULL, first INTEGER NOT NULL, part INTEGER NOT NULL,
+    count INTEGER NOT NULL, seq INTEGER NOT NULL,
+    input_set INTEGER NOT NULL, size INTEGER NOT NULL, skip INTEGER NOT NULL,
+    PRIMARY KEY (operator, port, first, part)
+) WITHOUT ROWID;
+CREATE TABLE input_set (
+    operator TEXT NOT NULL, input_set INTEGER NOT NULL, label TEXT NOT NULL, PRIMARY KEY (operator, input_set)
+) WITHOUT ROWID;
+CREATE TABLE done (
+    operator TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (operator, first)
+) WITHOUT ROWID;
+CREATE TABLE lineage (
+    operator TEXT NOT NULL, port TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
+    input_set INTEGER NOT NULL, counts TEXT NOT NULL
+);
+CREATE INDEX lineage_event ON lineage (operator, port, first);
+CREATE TABLE latest_state (
+    operator TEXT PRIMARY KEY, state_id INTEGER NOT NULL, context TEXT NOT NULL, state TEXT NOT NULL
+);
+CREATE TABLE state_event (
+    operator TEXT NOT NULL, state_id INTEGER NOT NULL, input_set INTEGER NOT NULL, state TEXT NOT NULL,
+    PRIMARY KEY (operator, state_id)
+);
+CREATE TABLE action (
+    operator TEXT NOT NULL, connection TEXT NOT NULL, action INTEGER NOT NULL, complete INTEGER NOT NULL,
+    description TEXT NOT NULL, PRIMARY KEY (operator, connection, action)
+);
+CREATE TABLE read_event (
+    operator TEXT NOT NULL, connection TEXT NOT NULL, action INTEGER NOT NULL, done INTEGER NOT NULL,
+    input_set INTEGER, count INTEGER, size INTEGER, lengths TEXT, checksums TEXT, file TEXT, start INTEGER, data BLOB,
+    PRIMARY KEY (operator, connection, action)
+);
+CREATE TABLE write_action (
+    operator TEXT NOT NULL, connection TEXT NOT NULL, number INTEGER NOT NULL, events TEXT NOT NULL,
+    PRIMARY KEY (operator, connection, number)
+);
+CREATE TABLE write_body (
+    operator TEXT NOT NULL, connection TEXT NOT NULL, number INTEGER NOT NULL, part INTEGER NOT NULL,
+    count INTEGER NOT NULL, size INTEGER NOT NULL, lengths TEXT NOT NULL, checksums TEXT NOT NULL,
+    file TEXT, start INTEGER NOT NULL, data BLOB,
+    PRIMARY KEY (operator, connection, number, part)
+);
+CREATE INDEX write_body_file ON write_body (file) WHERE file IS NOT NULL;
+CREATE TABLE done_write (
+    operator TEXT NOT NULL, connection TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (operator, connection, first)
+) WITHOUT ROWID;
+"""

@@ -1,0 +1,187 @@
+"""What a log keeps when its process is gone (D1), and the logs that are not opened."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from clew.errors import NewerLog, StaleWriter, StoreFailed, UnexpectedRow, WrongLog
+from clew.ids import InputSetId
+from clew.protocol.rows import Own
+from clew.protocol.step import AddReadAction, FixSchema, LogReadEvent, StoreState
+from clew.store.sqlite import SqliteStore
+from tests.store.conftest import Place
+from tests.store.logs import (
+    MAPPER_IN,
+    MAPPER_OUT,
+    READER_OUT,
+    TOPOLOGY,
+    Pen,
+    ack,
+    events,
+    finish,
+    inline,
+    lineage,
+    opened,
+    tables,
+    writes,
+    written,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_reopened_log_tells_the_same_and_goes_on(place: Place) -> None:
+    store = place.declared()
+    pen = Pen(store)
+    pen("reader", AddReadAction("reader", "files", 1, "a"), LogReadEvent("reader", "files", 1, inline(1, 1)))
+    pen("reader", events(READER_OUT, 1, 5), FixSchema(READER_OUT, b"s"), StoreState("reader", 1, {"n": 5}, {}))
+    pen("mapper", ack(MAPPER_IN, 1, 3, Own(InputSetId(1))), finish("mapper", 2), opened("mapper", (1, ("main", None))))
+    pen("mapper", events(MAPPER_OUT, 1, 1), lineage(MAPPER_OUT, 1, 2, (1, 1)))
+    pen("sink", writes(1, (), ()), written(2))
+    before, run_id, members = tables(store), store.run_id, store.members("mapper")
+    store.close()
+
+    again = place.declared()
+    assert again.run_id == run_id
+    assert tables(again) == before
+    assert again.members("mapper") == members
+    pen = Pen(again)
+    with pytest.raises(UnexpectedRow):
+        pen("mapper", finish("mapper", 2))
+    pen("mapper", ack(MAPPER_IN, 4, 2, Own(InputSetId(4))), finish("mapper", 3))
+    pen("sink", written(1))
+
+
+def test_a_closed_store_cannot_be_used(place: Place) -> None:
+    store = place.declared()
+    store.close()
+    store.close()
+    with pytest.raises(StoreFailed, match="closed"):
+        store.take_over("reader")
+    with pytest.raises(StoreFailed, match="closed"):
+        store.state("reader")
+
+
+def test_two_logs_have_two_identities(place: Place, tmp_path: Path) -> None:
+    other = SqliteStore(tmp_path / "other.db")
+    assert place.open().run_id != other.run_id
+    other.close()
+
+
+def test_a_log_made_by_a_newer_clew_is_refused_and_left_alone(place: Place) -> None:
+    place.declared().close()
+    place.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
+    with pytest.raises(NewerLog, match="99"):
+        place.open()
+
+
+def test_scenario_15_a_log_with_events_but_no_identity_is_refused(place: Place) -> None:
+    store = place.declared()
+    Pen(store)("reader", events(READER_OUT, 1, 1))
+    store.close()
+    place.execute("DELETE FROM meta WHERE key = 'run_id'")
+    for _ in range(2):
+        with pytest.raises(WrongLog, match="identity"):
+            place.open()
+
+
+def test_a_log_with_events_that_names_no_pipeline_is_refused(place: Place) -> None:
+    store = place.declared()
+    Pen(store)("reader", events(READER_OUT, 1, 1))
+    place.execute("DELETE FROM meta WHERE key = 'pipeline'")
+    with pytest.raises(WrongLog):
+        store.declare(TOPOLOGY)
+
+
+def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "other.db")
+    connection.execute("CREATE TABLE customers (name TEXT)")
+    connection.close()
+    with pytest.raises(WrongLog, match="not a log"):
+        SqliteStore(tmp_path / "other.db")
+    (tmp_path / "text").write_text("hello, this is no database at all, whatever its name says" * 50)
+    with pytest.raises(StoreFailed, match="not a log"):
+        SqliteStore(tmp_path / "text")
+
+
+def test_two_stores_on_one_log_see_each_other(place: Place) -> None:
+    one, two = place.declared(), place.declared()
+    pen = Pen(one)
+    pen("reader", events(READER_OUT, 1, 2))
+    two.commit("reader", pen.incarnations["reader"], [events(READER_OUT, 3, 2)])
+    pen("reader", events(READER_OUT, 5, 1))
+    with pytest.raises(UnexpectedRow):
+        two.commit("reader", pen.incarnations["reader"], [events(READER_OUT, 5, 1)])
+    two.take_over("reader")
+    with pytest.raises(StaleWriter):
+        pen("reader", events(READER_OUT, 6, 1))
+    assert len(one.events(READER_OUT, 1, 9)) == 3
+
+
+def test_d1_what_a_killed_process_committed_is_there(place: Place) -> None:
+    place.declared().close()
+    script = f"""
+        import os, signal
+        from clew.store.postgres import PostgresStore
+        from clew.store.sqlite import SqliteStore
+        from tests.store.logs import *
+        pen = Pen({place.expression})
+        pen("reader", events(READER_OUT, 1, 3), durable=False)
+        pen("reader", events(READER_OUT, 4, 2))
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    store = place.declared()
+    assert [len(run.headers) for run in store.events(READER_OUT, 1, 9)] == [3, 2]
+    assert {row.operator: row.incarnation for row in store.operators()}["reader"] == 1
+
+
+def test_s1_a_process_killed_inside_a_commit_leaves_nothing_of_it(place: Place) -> None:
+    place.declared().close()
+    script = f"""
+        from clew.faultpoint import arm
+        from clew.store.postgres import PostgresStore
+        from clew.store.sqlite import SqliteStore
+        from tests.store.logs import *
+        pen = Pen({place.expression})
+        arm("inside-commit:kill")
+        pen("reader", events(READER_OUT, 1, 3))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert place.declared().table("EVENT_LOG") == []
+
+
+def test_a_log_in_a_missing_directory_is_told_with_a_cure(tmp_path: Path) -> None:
+    with pytest.raises(StoreFailed, match=r"does not exist; create it"):
+        SqliteStore(tmp_path / "missing" / "log.db")
+
+
+def test_a_log_that_cannot_be_written_is_told_with_a_cure() -> None:
+    with TemporaryDirectory() as directory:
+        os.chmod(directory, 0o555)
+        with as_nobody(), pytest.raises(StoreFailed, match="give write permission"):
+            SqliteStore(Path(directory) / "log.db")
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root may write anywhere, so be someone else for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
