@@ -1,5 +1,6 @@
 """Data pipelines on Apache Spark that can retrace their steps."""
 
+from clew.connectors import files, generator, postgres, sqlite
 from clew.pipeline.contracts import Connection, Observed, Piece, Plan, Replayable, Sink, Source, WriteAction
 from clew.pipeline.declare import Pipeline, Stream
 from clew.pipeline.graph import Capacity
@@ -28,4 +29,8 @@ __all__ = [
     "Stream",
     "Tumbling",
     "WriteAction",
+    "files",
+    "generator",
+    "postgres",
+    "sqlite",
 ]
