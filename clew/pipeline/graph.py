@@ -48,6 +48,9 @@ class Settings:
     turn_seconds: float = 0.25
     max_turn_events: int = 8_192
     capacity: Capacity = Capacity()
+    #: Whether receivers see an event only after the write actions logged with it are done, for operators
+    #: downstream that read what this one writes (LOG.io, Section 3.5.1: Steps 5 and 6 exchanged).
+    after_write: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from clew.runtime.codec import checksum
 
 #: Bodies whose mean size is at least this go to a file. Measured: below it a row is cheaper than a file's sync.
 INLINE_LIMIT = 4096
+#: What one task returns inline at most, all bodies together; results pass through the driver.
+INLINE_TOTAL = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,29 @@ class BodyPlace:
         """Store some runs of bodies, all in one file or all inline; return them in the same order."""
         count = sum(len(run) for run in stretches)
         size = sum(len(body) for run in stretches for body in run)
-        if self.root is None or count == 0 or size < INLINE_LIMIT * count:
+        if self.root is None or count == 0 or size < min(INLINE_LIMIT * count, INLINE_TOTAL):
             return [_inline(run) for run in stretches]
         return self._file(stretches)
 
+    def spill(self, runs: Sequence[Bodies]) -> list[Bodies]:
+        """Put inline bodies into a file that serves this turn only; collection finds it unreferenced afterwards."""
+        inline = [run for run in runs if run.data is not None]
+        name = self._name()
+        write_file(Path(str(self.root)) / name, [run.data for run in inline if run.data is not None], durable=False)
+        spilt, offset = [], 0
+        for run in runs:
+            if run.data is None:
+                spilt.append(run)
+            else:
+                spilt.append(Bodies(run.lengths, run.checksums, None, name, offset))
+                offset += len(run.data)
+        return spilt
+
+    def _name(self) -> str:
+        return f"{self.operator}/{self.incarnation}-{self.turn}-{secrets.token_hex(6)}"
+
     def _file(self, stretches: Sequence[Sequence[bytes]]) -> list[Bodies]:
-        name = f"{self.operator}/{self.incarnation}-{self.turn}-{secrets.token_hex(6)}"
+        name = self._name()
         write_file(Path(str(self.root)) / name, [body for run in stretches for body in run], self.durable)
         stored, offset = [], 0
         for run in stretches:

@@ -148,6 +148,8 @@ class Channels:
 
     def _load(self, receiver: Port, channel: _Channel) -> None:
         capacity = self._graph.operators[receiver.operator].settings.capacity
+        if self._held(self._graph.sender(receiver)):
+            return
         # One event above the capacity, so that a full connection is seen to be full.
         most = capacity.events + 1
         runs = self._store.unacknowledged(receiver, channel.acknowledged, most, capacity.bytes + 1)
@@ -156,6 +158,13 @@ class Channels:
         channel.bytes = sum(run.size for run in runs)
         channel.more = channel.events >= most or channel.bytes >= capacity.bytes
         channel.stale = False
+
+    def _held(self, sender: Port) -> bool:
+        """Say whether events must wait for write actions of their sender, which a crash may have left undone."""
+        spec = self._graph.operators[sender.operator]
+        if not spec.settings.after_write:
+            return False
+        return any(self._store.undone_writes(Port(spec.name, name), 1) for name in spec.sinks)
 
 
 def _fit(run: EventRun, events: int, size: int, first: bool) -> int:

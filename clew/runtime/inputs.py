@@ -8,7 +8,8 @@ from clew.pipeline.graph import OperatorSpec
 from clew.protocol.log.context import Arrival, InputSet, Span
 from clew.protocol.rows import Bodies, EventRun, cut_bodies
 from clew.runtime.engine import Job
-from clew.runtime.runner import Clock, Surroundings
+from clew.runtime.progress import Clock
+from clew.runtime.runner import Surroundings
 from clew.runtime.task import FactsTask, Part
 
 

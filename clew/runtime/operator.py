@@ -1,6 +1,7 @@
 """The loop of a middle or sink operator: Algorithms 2 to 5, resumed by Algorithms 7 to 9."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 from clew.errors import ClewError, EngineFailed, TurnTimedOut
@@ -11,15 +12,19 @@ from clew.protocol.log.alg2_update import Update, update
 from clew.protocol.log.alg3_generate import Productions, generate
 from clew.protocol.log.alg9_processing import recover_processing
 from clew.protocol.log.context import Arrival, InputSet
-from clew.protocol.step import FixSchema
+from clew.protocol.step import FixSchema, Step
+from clew.runtime.bodies import BodyPlace
 from clew.runtime.engine import Job
 from clew.runtime.inputs import Inputs
-from clew.runtime.runner import Clock, Outcome, Runner, Surroundings
-from clew.runtime.task import Failure, GenerateTask, SetWork
+from clew.runtime.progress import Clock
+from clew.runtime.runner import Outcome, Runner, Surroundings
+from clew.runtime.task import Failure, GenerateTask, Part, SetWork
 from clew.runtime.writes import Writes
 
 #: How many bytes of bodies one turn takes at most; what is in files counts too, for the sake of the executors.
 TURN_BYTES = 64 << 20
+#: How many bytes of inline bodies one Input Set carries into a task at most; Spark refuses a task over 128 MiB.
+SET_INLINE_BYTES = 16 << 20
 
 
 class OperatorRunner(Runner):
@@ -63,15 +68,16 @@ class OperatorRunner(Runner):
         backlog = sum(self.around.channels.backlog(Port(self.spec.name, port)).events for port in self.spec.inputs)
         sent = sum(len(output.headers) for part in made for output in part.outputs.values())
         taken = sum(not event.end for event in arrivals[: len(plan.taken)])
-        self.around.progress.turn(self.spec.name, taken, sent, backlog, clock.control)
-        self._writes.perform()
+        self.around.progress.turn(self.spec.name, taken, sent, backlog, clock)
         return "worked"
 
     def _commit(self, plan: Update, made: Sequence[Productions]) -> None:
-        """Algorithm 3, Steps 4 and 5."""
+        """Algorithm 3, Steps 4 to 6; events that must not be seen before the writes are held back until then."""
         sink = next(iter(self.spec.sinks)) if self.spec.is_sink else None
         self.context, step = generate(plan, made, sink)
-        self.writer.perform(step, "after-end" if self.context.finished else "after-commit")
+        held = step.sends if self.spec.settings.after_write else ()
+        point = "after-end" if self.context.finished else "after-commit"
+        self.writer.perform(replace(step, sends=()) if held else step, point)
         for write in step.writes:
             if isinstance(write, FixSchema):
                 self.fixed(write)
@@ -79,6 +85,8 @@ class OperatorRunner(Runner):
         self._inputs.committed()
         self._failing = (0, 0)
         fault_point("after-wake", self.spec.name)
+        self._writes.perform()
+        self.writer.perform(Step(sends=held))
 
     def _generate(self, plan: Update, arrivals: Sequence[Arrival], clock: Clock) -> tuple[Update, list[Productions]]:
         """Algorithm 3, Step 3, for all Input Sets that closed; a turn that fails is cut down to what succeeds."""
@@ -114,8 +122,12 @@ class OperatorRunner(Runner):
     def _run(self, plan: Update, closed: Sequence[InputSet], clock: Clock) -> list[Productions | Failure]:
         turn = plan.context.turn
         inputs = self.schemas(dict(self.spec.inputs))
-        work = [SetWork(s.number, s.label[0], s.label[1], self._inputs.parts(s), s.state) for s in closed]
-        task = GenerateTask(self.place(turn), inputs, self.output_schemas(), tuple(work))
+        place = self.place(turn)
+        work = [
+            SetWork(s.number, s.label[0], s.label[1], _within_limits(self._inputs.parts(s), place), deepcopy(s.state))
+            for s in closed
+        ]
+        task = GenerateTask(place, inputs, self.output_schemas(), tuple(work))
         results = self._submit(self.job(turn, self._about(closed)), task, clock)
         return self._agreed(results, turn, task, closed, clock)
 
@@ -198,6 +210,14 @@ class OperatorRunner(Runner):
             names.append(f"{first}" if span.count == 1 else f"{first}..{span.first + span.count - 1}")
         more = f" and {len(spans) - 4} more" if len(spans) > 4 else ""
         return ", ".join(names) + more
+
+
+def _within_limits(parts: tuple[Part, ...], place: BodyPlace) -> tuple[Part, ...]:
+    """Keep a task small: what a long window holds inline goes to a file that the task reads."""
+    inline = sum(len(run.data) for part in parts for run in part.bodies if run.data is not None)
+    if inline < SET_INLINE_BYTES or place.root is None:
+        return parts
+    return tuple(replace(part, bodies=tuple(place.spill(part.bodies))) for part in parts)
 
 
 def _is_final(failed: Failure | ClewError) -> bool:

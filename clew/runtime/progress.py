@@ -9,6 +9,24 @@ from typing import Literal
 Phase = Literal["waiting", "recovering", "running", "blocked", "finished", "restarting", "failed"]
 
 
+class Clock:
+    """Measures a turn's time inside the engine's jobs; used as `with clock:` around them."""
+
+    def __init__(self) -> None:
+        #: Seconds of work that the engine reported.
+        self.work = 0.0
+        #: Processor seconds of this thread inside the engine: pickling, talking to Spark.
+        self.engine = 0.0
+        self._since = 0.0
+
+    def __enter__(self) -> "Clock":
+        self._since = time.thread_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.engine += time.thread_time() - self._since
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorProgress:
     """One operator's figures since the run started in this process."""
@@ -34,8 +52,8 @@ class Progress:
     _rows: dict[str, OperatorProgress] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     started: float = field(default_factory=time.time)
-    #: Processor seconds that control spent in turns, outside the engine's jobs; the benchmarks read it.
-    control_seconds: float = 0.0
+    #: Processor seconds that this process's threads spent inside the engine's jobs; the benchmarks read it.
+    engine_seconds: float = 0.0
 
     def add(self, operator: str, group: str) -> None:
         with self._lock:
@@ -45,7 +63,7 @@ class Progress:
         with self._lock:
             self._rows[operator] = replace(self._rows[operator], **figures)  # type: ignore[arg-type]
 
-    def turn(self, operator: str, taken: int, sent: int, backlog: int, control: float) -> None:
+    def turn(self, operator: str, taken: int, sent: int, backlog: int, clock: Clock) -> None:
         """Count one committed turn."""
         with self._lock:
             row = self._rows[operator]
@@ -59,10 +77,12 @@ class Progress:
                 turn_events=max(taken, sent),
                 last_commit=time.time(),
             )
-            self.control_seconds += control
+            self.engine_seconds += clock.engine
 
-    def wrote(self, operator: str, count: int) -> None:
+    def wrote(self, operator: str, count: int, clock: Clock) -> None:
+        """Count write actions that were performed."""
         with self._lock:
+            self.engine_seconds += clock.engine
             row = self._rows[operator]
             self._rows[operator] = replace(row, writes=row.writes + count)
 

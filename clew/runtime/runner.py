@@ -1,6 +1,5 @@
 """What every operator's loop has in common: its place in the run, and one step at a time."""
 
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
@@ -112,25 +111,3 @@ class Runner(ABC):
         if failure.error is not None:
             return failure.error
         return UserFunctionFailed(self.spec.name, about, failure.kind, failure.message, failure.frames, attempts)
-
-
-class Clock:
-    """Measures what a turn costs outside the engine's jobs."""
-
-    def __init__(self) -> None:
-        #: Seconds of work that the engine reported.
-        self.work = 0.0
-        self._control = 0.0
-        self._since = time.thread_time()
-
-    def __enter__(self) -> "Clock":
-        """Leave control: an engine's job begins."""
-        self._control += time.thread_time() - self._since
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._since = time.thread_time()
-
-    @property
-    def control(self) -> float:
-        return self._control + time.thread_time() - self._since

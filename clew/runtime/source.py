@@ -15,7 +15,8 @@ from clew.protocol.log.context import restore
 from clew.protocol.rows import Bodies, EventRun
 from clew.protocol.step import FixSchema
 from clew.runtime.bodies import load
-from clew.runtime.runner import Clock, Outcome, Runner
+from clew.runtime.progress import Clock
+from clew.runtime.runner import Outcome, Runner
 from clew.runtime.task import EffectTask, Events, Failure, ObserveTask, ReadTask, Task
 
 #: The name of a source's connection to its outside system, as READ_ACTION has it.
@@ -35,7 +36,7 @@ class SourceRunner(Runner):
         action = store.last_read_action(name)
         event = store.read_event(name, CONNECTION, action.action) if action else None
         self._resume = recover_source(self.context, action, event, self._by_offset)
-        if self._resume.at == "stored" and isinstance(self.spec.source, Replayable):
+        if self._resume.at in ("stored", "drop") and isinstance(self.spec.source, Replayable):
             self._snapshot = self._load_snapshot(self._resume.effect)
         fault_point("after-source-restore", name)
 
@@ -107,7 +108,7 @@ class SourceRunner(Runner):
             self.fixed(schema)
         self._attempts = 0
         self.pace.took(len(run.headers), clock.work)
-        self.around.progress.turn(self.spec.name, 0, len(run.headers), 0, clock.control)
+        self.around.progress.turn(self.spec.name, 0, len(run.headers), 0, clock)
         after = ("drop" if stored else "finished") if last else self._resume.at
         self._resume = Resume(after, offset, self._resume.effect)
 

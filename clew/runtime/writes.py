@@ -11,6 +11,7 @@ from clew.protocol.log.alg5_write import write_done
 from clew.protocol.log.alg8_writer import settle
 from clew.protocol.rows import Bodies, WriteRow
 from clew.protocol.step import LogWrites, Write
+from clew.runtime.progress import Clock
 from clew.runtime.runner import Surroundings
 from clew.runtime.task import WriteTask, Written
 
@@ -56,11 +57,13 @@ class Writes:
             while pending:
                 fault_point("before-write", port.operator)
                 batch = pending[:WRITES_PER_JOB]
-                written = self._run(name, batch, check=False)
+                clock = Clock()
+                with clock:
+                    written = self._run(name, batch, check=False)
                 if written.done:
                     fault_point("after-write", port.operator)
                     self._runner.writer.perform(write_done(port, batch[0].number, written.done), "after-write-done")
-                    self._around.progress.wrote(port.operator, written.done)
+                    self._around.progress.wrote(port.operator, written.done, clock)
                     del pending[: written.done]
                     attempts = 0
                 if written.failure is not None:

@@ -270,7 +270,7 @@ orders = pipeline.source("orders", Tap())
 def plan(df: "DataFrame") -> "DataFrame": ...
 pipeline.sink(plan, Drain())
 pipeline.graph()
-print(sorted(name for name in sys.modules if name.partition(".")[0] in ("pyspark", "py4j", "pandas", "psycopg")))
+print(sorted(name for name in sys.modules if name.partition(".")[0] in ("pyspark", "py4j", "pandas")))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=_root())
     assert (result.stdout, result.stderr) == ("[]\n", "")

@@ -39,5 +39,5 @@ def recover_source(
     if event is None:
         return Resume("finished")
     if event.status == "done":
-        return Resume("drop") if event.effect is not None else Resume("finished")
+        return Resume("drop", effect=event.effect) if event.effect is not None else Resume("finished")
     return Resume("stored", offset, event.effect)
