@@ -1,8 +1,8 @@
 """The log in PostgreSQL: the shared store, for groups in several processes or on several machines.
 
-Each log has a PostgreSQL schema of its own. A commit is one round trip: the fence and all inserts go out
-together as one implicit transaction, which the server ends by itself, refused or committed. What a
-commit expects is checked before, against the operator's ledger; the fence makes sure that the ledger is the log's.
+Each log has a PostgreSQL schema of its own. A commit is one round trip: BEGIN, the fence, all inserts and COMMIT go
+out together, and the server skips what follows a refusal. What a commit expects is checked before, against the
+operator's ledger; the fence makes sure that the ledger is the log's.
 """
 
 import threading

@@ -12,8 +12,8 @@ TABLES = (
     )
 )
 
-#: F1: locks the operator's row first, compares, and counts the commit. A function, so that a refusal ends the
-#: commit on the server: all its statements travel in one round trip and nobody waits for the client in between.
+#: F1: locks the operator's row first, compares, and counts the commit. A function, so that the server refuses by
+#: itself: what follows in the same round trip is skipped, and nobody waits for the client in between.
 FENCE = """
 CREATE FUNCTION fence(operator_name TEXT, writer BIGINT, seen BIGINT, synced BOOLEAN) RETURNS VOID
 LANGUAGE plpgsql AS $$

@@ -1,5 +1,6 @@
 """The writer thread of the SQLite store: many commits to a sync, each refused alone, all failed together."""
 
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -170,6 +171,36 @@ except StoreFailed:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.endswith("poisoned\n"), done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace tells the system calls")
+def test_d1_only_a_durable_commit_waits_for_the_disk(tmp_path: Path) -> None:
+    """One sync of the write-ahead log's file covers the commits before it, which had none."""
+    script = f"""
+import os
+from clew.store.sqlite import SqliteStore
+from tests.store.logs import *
+store = SqliteStore({str(tmp_path / "log.db")!r})
+store.declare(TOPOLOGY)
+pen = Pen(store)
+os.write(1, b"not durable")
+for number in range(1, 6):
+    pen("reader", events(READER_OUT, number, 1), durable=False)
+os.write(1, b"durable")
+pen("reader", events(READER_OUT, 6, 1))
+os.write(1, b"end")
+"""
+    calls = tmp_path / "calls"
+    strace = ["strace", "-f", "-y", "-e", "trace=fsync,fdatasync,write", "-o", str(calls)]
+    done = subprocess.run([*strace, sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    if "ptrace" in done.stderr.lower():
+        pytest.skip("this machine does not let processes be traced")
+    marked = [
+        line for line in calls.read_text().splitlines() if "sync(" in line or "durable" in line or '"end"' in line
+    ]
+    start, middle, end = (index for index, line in enumerate(marked) if "sync(" not in line)
+    assert middle == start + 1
+    assert [line for line in marked[middle + 1 : end] if "log.db-wal" in line]
 
 
 class FailingCommit:
