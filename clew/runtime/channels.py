@@ -25,7 +25,8 @@ class _Channel:
     """
 
     runs: deque[EventRun] = field(default_factory=deque)
-    acknowledged: int = 0
+    #: None until the log was asked where the receiver stands.
+    acknowledged: int | None = None
     events: int = 0
     bytes: int = 0
     stale: bool = True
@@ -81,7 +82,7 @@ class Channels:
         """Forget what the receiver has acknowledged, and wake the sender, which may have waited for room."""
         with self._lock:
             channel = self._channels[receiver]
-            channel.acknowledged = max(channel.acknowledged, upto)
+            channel.acknowledged = upto
             while channel.runs and channel.runs[0].first <= upto:
                 run = channel.runs.popleft()
                 gone = min(upto - run.first + 1, len(run.headers))
@@ -130,7 +131,7 @@ class Channels:
     def _append(self, channel: _Channel, run: EventRun) -> None:
         if channel.stale or channel.more:
             return
-        known = channel.runs[-1].last if channel.runs else channel.acknowledged
+        known = channel.runs[-1].last if channel.runs else channel.acknowledged or 0
         if run.last <= known:
             return
         if run.first != known + 1:
@@ -150,6 +151,8 @@ class Channels:
         capacity = self._graph.operators[receiver.operator].settings.capacity
         if self._held(self._graph.sender(receiver)):
             return
+        if channel.acknowledged is None:
+            channel.acknowledged = self._acknowledged(receiver)
         # One event above the capacity, so that a full connection is seen to be full.
         most = capacity.events + 1
         runs = self._store.unacknowledged(receiver, channel.acknowledged, most, capacity.bytes + 1)
@@ -158,6 +161,10 @@ class Channels:
         channel.bytes = sum(run.size for run in runs)
         channel.more = channel.events >= most or channel.bytes >= capacity.bytes
         channel.stale = False
+
+    def _acknowledged(self, receiver: Port) -> int:
+        row = self._store.state(receiver.operator)
+        return int(row.context["latest"].get(receiver.name, 0)) if row else 0
 
     def _held(self, sender: Port) -> bool:
         """Say whether events must wait for write actions of their sender, which a crash may have left undone."""

@@ -1,10 +1,12 @@
 """The loop of a middle or sink operator: Algorithms 2 to 5, resumed by Algorithms 7 to 9."""
 
+import json
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
-from clew.errors import ClewError, EngineFailed, TurnTimedOut
+from clew.errors import ClewError, EngineFailed, GraphError, TurnTimedOut
 from clew.faultpoint import fault_point
 from clew.ids import EventId, Port
 from clew.pipeline.graph import OperatorSpec
@@ -74,7 +76,10 @@ class OperatorRunner(Runner):
     def _commit(self, plan: Update, made: Sequence[Productions]) -> None:
         """Algorithm 3, Steps 4 to 6; events that must not be seen before the writes are held back until then."""
         sink = next(iter(self.spec.sinks)) if self.spec.is_sink else None
-        self.context, step = generate(plan, made, sink)
+        context, step = generate(plan, made, sink)
+        if self.spec.general is not None:
+            _check_state(self.spec, context.state)
+        self.context = context
         held = step.sends if self.spec.settings.after_write else ()
         point = "after-end" if self.context.finished else "after-commit"
         self.writer.perform(replace(step, sends=()) if held else step, point)
@@ -210,6 +215,20 @@ class OperatorRunner(Runner):
             names.append(f"{first}" if span.count == 1 else f"{first}..{span.first + span.count - 1}")
         more = f" and {len(spans) - 4} more" if len(spans) > 4 else ""
         return ", ".join(names) + more
+
+
+def _check_state(spec: OperatorSpec, state: dict[str, Any]) -> None:
+    """Refuse a global state that would not come back from the log as it is."""
+    try:
+        same = json.loads(json.dumps(state)) == state
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise GraphError(
+            f"the global state of {spec.name} is {state!r}, which JSON would change; keep to text, numbers, true, "
+            "false, None, lists, and dicts with text as keys",
+            spec.location,
+        )
 
 
 def _within_limits(parts: tuple[Part, ...], place: BodyPlace) -> tuple[Part, ...]:
