@@ -79,10 +79,14 @@ def line(row: OperatorProgress) -> str:
         "restarts": row.restarts,
     }
     words = [f"{name}={number}" for name, number in figures.items()]
-    # An error that is over stays in the restarts; the words are for the moment it happens.
-    if row.phase in ("restarting", "failed"):
+    if row.phase == "failed":
         words.append(f"error={_first_line(row.last_error)}")
     return " ".join([row.operator, row.phase, *words])
+
+
+def restarted(row: OperatorProgress) -> str:
+    """Write that an operator's group was restarted."""
+    return f"{row.operator} restarted (restarts={row.restarts}) after {_first_line(row.last_error)}"
 
 
 def summary(row: OperatorProgress) -> str:

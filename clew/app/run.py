@@ -89,6 +89,9 @@ def run(
         graph = target.graph()
         display = display_for(graph.name)
         resumed = _announce(graph, request, display, may_ask=not yes)
+        if engine == "spark":
+            # It takes seconds, in which nothing else would be seen to happen.
+            display.say(f"starting Spark{f' on {master}' if master else ''}")
         report = _run(graph, target, request, display)
         report.resumed = resumed
         _tell(graph, request, report, display)

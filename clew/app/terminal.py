@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
@@ -23,18 +23,19 @@ _WIDE = 240
 
 def results() -> Console:
     """Return the console for what a command was asked for."""
-    return _console(stderr=False, terminal=sys.stdout.isatty())
+    return console_on(sys.stdout)
 
 
 def notices() -> Console:
     """Return the console for everything else."""
-    return _console(stderr=True, terminal=sys.stderr.isatty())
+    return console_on(sys.stderr)
 
 
-def _console(stderr: bool, terminal: bool) -> Console:
-    # Markup and emoji are off: names, paths and messages of users may hold brackets and colons.
+def console_on(file: TextIO) -> Console:
+    """Return a console that writes text as it is: names and messages of users may hold brackets and colons."""
+    terminal = file.isatty()
     width = None if terminal else _WIDE
-    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False, soft_wrap=not terminal)
+    return Console(file=file, width=width, markup=False, emoji=False, highlight=False, soft_wrap=not terminal)
 
 
 def print_json(value: Any) -> None:

@@ -9,8 +9,9 @@ from typing import Protocol
 from rich.console import Console
 from rich.live import Live
 
-from clew.app.figures import line, picture
-from clew.app.terminal import notices
+from clew.app.figures import line, picture, restarted
+from clew.app.stray import StrayOutput
+from clew.app.terminal import console_on, notices
 from clew.pipeline.graph import Graph
 from clew.run import OperatorProgress, Progress
 
@@ -31,6 +32,9 @@ class Display(Protocol):
     def say(self, text: str) -> None:
         """Show one line that stays."""
 
+    def open(self) -> None:
+        """Begin to show figures."""
+
     def show(self, rows: Rows) -> None:
         """Show the figures as they are now."""
 
@@ -43,21 +47,22 @@ class LiveTable:
 
     stays = True
 
-    def __init__(self, pipeline: str, console: Console) -> None:
+    def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline
-        self._console = console
+        self._stray = StrayOutput()
+        self._console = console_on(self._stray.terminal)
         self._began = time.monotonic()
         # Drawn by the watching thread alone, so that no thread of rich's own outlives an interrupted run.
-        self._live = Live(console=console, auto_refresh=False)
-        self._started = False
+        self._live = Live(console=self._console, auto_refresh=False)
 
     def say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
 
+    def open(self) -> None:
+        self._stray.start(self.say)
+        self._live.start()
+
     def show(self, rows: Rows) -> None:
-        if not self._started:
-            self._live.start()
-            self._started = True
         seconds = time.monotonic() - self._began
         self._live.update(picture(self._pipeline, seconds, rows.values()), refresh=True)
 
@@ -69,6 +74,7 @@ class LiveTable:
         else:
             self._live.transient = True
         self._live.stop()
+        self._stray.stop()
 
 
 class Lines:
@@ -84,12 +90,19 @@ class Lines:
     def say(self, text: str) -> None:
         self._console.print(f"{time.strftime('%H:%M:%S')} {text}")
 
+    def open(self) -> None:
+        self._next = time.monotonic() + _EVERY
+
     def show(self, rows: Rows) -> None:
         due = time.monotonic() >= self._next
         if due:
             self._next = time.monotonic() + _EVERY
         for name, row in rows.items():
-            if due or happened(self._seen.get(name), row):
+            before = self._seen.get(name, OperatorProgress(name, row.group))
+            if row.restarts > before.restarts:
+                # Told apart from the phase, which may be over before anyone looks.
+                self.say(restarted(row))
+            if due or happened(before, row):
                 self.say(line(row))
             self._seen[name] = row
 
@@ -99,22 +112,19 @@ class Lines:
         self.show(rows)
 
 
-def happened(before: OperatorProgress | None, now: OperatorProgress) -> bool:
-    """Say whether something is worth a line at once.
+def happened(before: OperatorProgress, now: OperatorProgress) -> bool:
+    """Say whether something is worth a line at once: the first turn, an end or a failure.
 
-    Waiting, blocked and running alternate with every turn; only the first turn, an end, a failure and a restart do not.
+    Waiting, blocked and running alternate with every turn.
     """
-    if before is None:
-        return now.phase in ("finished", "failed", "restarting") or now.turns > 0
-    if now.restarts > before.restarts or (now.turns > 0 and before.turns == 0):
-        return True
-    return now.phase != before.phase and now.phase in ("finished", "failed")
+    begun = now.turns > 0 and before.turns == 0
+    return begun or (now.phase != before.phase and now.phase in ("finished", "failed"))
 
 
 def display_for(pipeline: str) -> Display:
     """Return the display that suits where stderr goes."""
     console = notices()
-    return LiveTable(pipeline, console) if console.is_terminal and not console.is_dumb_terminal else Lines(console)
+    return LiveTable(pipeline) if console.is_terminal and not console.is_dumb_terminal else Lines(console)
 
 
 @contextmanager
@@ -132,6 +142,7 @@ def watching(display: Display, graph: Graph, progress: Progress) -> Iterator[Non
             display.show(rows())
 
     thread = threading.Thread(target=look, name="display", daemon=True)
+    display.open()
     thread.start()
     try:
         yield

@@ -120,7 +120,7 @@ def test_a_restart_is_told(tmp_path: Path) -> None:
     assert code == 0
     assert "doubled: finished; 20 events in, 20 out" in out
     assert "1 restart, the last after CrashInjected: crash point after-generate in doubled" in out
-    assert "doubled restarting" in err
+    assert "doubled restarted (restarts=1) after CrashInjected: crash point after-generate in doubled" in err
     assert kept(tmp_path) == DOUBLED
 
 

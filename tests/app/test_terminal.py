@@ -64,6 +64,20 @@ def test_a_live_table_shows_every_operator(tmp_path: Path) -> None:
     assert "events in" not in terminal.seen
 
 
+def test_what_others_write_to_stderr_stands_on_lines_of_its_own(tmp_path: Path) -> None:
+    file = Path(write_numbers(tmp_path))
+    # As the JVM does: past Python, straight to the terminal.
+    file.write_text(
+        file.read_text().replace("    time.sleep(", '    os.system("echo stray words >&2")\n    time.sleep(')
+    )
+    terminal = Terminal(
+        "run", str(file), "--engine", "inline", "--log", log_url(tmp_path), PAUSE="0.1", EVENTS="5"
+    )  # fmt: skip
+    assert terminal.finish() == 0
+    lines = [line.strip() for line in terminal.seen.splitlines()]
+    assert lines.count("stray words") == 5
+
+
 def test_ctrl_c_is_explained(tmp_path: Path) -> None:
     words = ("run", write_numbers(tmp_path), "--engine", "inline", "--log", log_url(tmp_path))
     terminal = Terminal(*words, PAUSE="0.05", EVENTS="400")
