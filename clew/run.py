@@ -57,7 +57,11 @@ class Log:
         """Say whether there is a log already; opens nothing that is not there."""
         if self.url.startswith("sqlite"):
             return _sqlite_path(self.url).exists()
-        return not self.url.startswith("memory")
+        if self.url.startswith("memory"):
+            return False
+        from clew.store.postgres_exists import log_exists
+
+        return log_exists(self.url, schema=f"clew_{pipeline}")
 
     def open(self, pipeline: str) -> Store:
         """Open the log, making it if there is none."""

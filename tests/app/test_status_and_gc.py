@@ -96,3 +96,23 @@ def test_gc_removes_what_is_done(tmp_path: Path) -> None:
     assert call("gc", file, "--log", url).stdout == f"removed 0 events and 0 body files from {url}\n"
     # Counters outlive rows.
     assert status(tmp_path)["events"] == 42
+
+
+def test_a_log_in_postgresql_is_run_shown_and_collected(tmp_path: Path, postgres_url: str) -> None:
+    file = write_numbers(tmp_path)
+    where = ("--log", postgres_url, "--bodies", str(tmp_path / "bodies"))
+    for command in ("status", "gc"):
+        # Twice: the first must not have made a log.
+        for _ in range(2):
+            result = call(command, file, *where)
+            assert result.exit_code == 1
+            assert "has no log at" in result.stderr
+    failed = call("run", file, "--engine", "inline", *where, POISON="13")
+    assert failed.exit_code == 1
+    assert "new run of pipeline numbers" in failed.stderr
+    assert not json.loads(call("status", file, *where, "--json").stdout)["finished"]
+    assert "resuming run " in call("run", file, "--engine", "inline", *where).stderr
+    assert json.loads(call("status", file, *where, "--json").stdout)["finished"]
+    assert json.loads(call("gc", file, *where, "--json").stdout)["events"] == 42
+    assert call("run", file, "--engine", "inline", *where).exit_code == 3
+    assert call("run", file, "--engine", "inline", *where, "--fresh").exit_code == 0
