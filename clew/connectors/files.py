@@ -21,10 +21,10 @@ from clew.pipeline.location import caller
 class Files(Replayable, Sink):
     """A place of files; a pipeline declares it as a source or as a sink.
 
-    As a source, the snapshot is the listing with the types of the columns, and an offset is
-    `[file, row, byte]`: the file's index in the listing, and where to go on in it. Parquet is read by
-    ranges of rows in parallel; the rows of text files cannot be counted without reading them, so
-    one slice goes through them, file after file.
+    As a source, the snapshot is the listing with the types of the columns, and an offset is `[file, row, byte,
+    checksum]`: the file's index in the listing, where to go on in it, and what it holds up to there. Parquet is
+    read by ranges of rows in parallel; the rows of text files cannot be counted without reading them, so one slice
+    goes through them, file after file.
 
     As a sink, each write action is one file named after it. A repeat makes the same file again, which
     is harmless; it is not fenced.
@@ -65,23 +65,24 @@ class Files(Replayable, Sink):
         return {"format": format, "schema": record(schema), "files": [entry.json() for entry in entries]}
 
     def plan(self, snapshot: Json, offset: Json, events: int) -> Plan:
-        file, row, byte = offset or (0, 0, 0)
+        file, row, byte, checksum = offset or (0, 0, 0, 0)
         if snapshot["format"] == "parquet":
             return self._plan_rows([Entry.of(entry) for entry in snapshot["files"]], file, row, events)
-        return Plan(([file, row, byte, events],), last=None)
+        return Plan(([file, row, byte, events, checksum],), last=None)
 
     def read(self, snapshot: Json, piece: Json) -> Iterator[Piece]:
         entries = [Entry.of(entry) for entry in snapshot["files"]]
-        file, row, byte, left = piece
+        file, row, byte, left, checksum = piece
         while left and file < len(entries):
-            for batch in self._batches(snapshot, entries[file], row, byte):
-                yield Piece(batch.table, [file, batch.row, batch.byte])
+            found = entries[file].now()
+            for batch in self._batches(snapshot, entries[file], row, byte, checksum):
+                yield Piece(batch.table, [file, batch.row, batch.byte, batch.checksum])
                 left -= 1
                 if not left:
                     # The reader was left before the end of the file, where it would have looked itself.
-                    entries[file].check()
+                    found.check()
                     return
-            file, row, byte = file + 1, 0, 0
+            file, row, byte, checksum = file + 1, 0, 0, 0
 
     def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
         write_file(self._directory(), self.format or "parquet", action, tables, schema)
@@ -89,10 +90,10 @@ class Files(Replayable, Sink):
     def applied(self, action: WriteAction) -> bool:
         return os.path.exists(target(self._directory(), self.format or "parquet", action))
 
-    def _batches(self, snapshot: Json, entry: Entry, row: int, byte: int) -> Iterator[textfiles.Batch]:
+    def _batches(self, snapshot: Json, entry: Entry, row: int, byte: int, checksum: int) -> Iterator[textfiles.Batch]:
         columns = Columns(recall(snapshot["schema"]), self.declared is not None)
         if snapshot["format"] != "parquet":
-            yield from textfiles.read(entry, snapshot["format"], columns, row, byte, self.rows_per_event)
+            yield from textfiles.read(entry, snapshot["format"], columns, row, byte, checksum, self.rows_per_event)
             return
         for table in parquetfiles.read(entry, columns, row, self.rows_per_event):
             row += table.num_rows
@@ -113,7 +114,7 @@ class Files(Replayable, Sink):
             current = slices[-1][3] if slices else 0
             full = current >= size and parquetfiles.skipped(entries[file], row) <= current * self.rows_per_event
             if not slices or full:
-                slices.append([file, row, 0, 0])
+                slices.append([file, row, 0, 0, 0])
             slices[-1][3] += 1
             row += self.rows_per_event
             events -= 1

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from clew.errors import SourceFailed
 from clew.pipeline.contracts import Json
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+
+_CURE = "put the file back as it was, or start a new run with --fresh to read what is there now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +38,42 @@ class Entry:
 
     def check(self) -> None:
         """Raise SourceFailed unless the file still is what the listing saw."""
-        cure = "put the file back as it was, or start a new run with --fresh to read what is there now"
+        found = self.now()
+        for what, was, now in (
+            ("size", self.size, found.size),
+            ("time of change (mtime_ns)", self.mtime_ns, found.mtime_ns),
+        ):
+            if was != now:
+                raise SourceFailed(self.path, f"its {what} was {was} when it was listed and is {now} now", _CURE)
+
+    def now(self) -> "Entry":
+        """Return the file as it is now; raises SourceFailed when it is gone."""
         try:
             found = os.stat(self.path)
         except OSError as error:
-            raise SourceFailed(self.path, f"the file was listed and cannot be found now ({error})", cure) from None
-        for what, was, now in (
-            ("size", self.size, found.st_size),
-            ("time of change (mtime_ns)", self.mtime_ns, found.st_mtime_ns),
-        ):
-            if was != now:
-                raise SourceFailed(self.path, f"its {what} was {was} when it was listed and is {now} now", cure)
+            raise SourceFailed(self.path, f"the file was listed and cannot be found now ({error})", _CURE) from None
+        return Entry(self.path, found.st_size, found.st_mtime_ns, self.groups)
+
+    def mended(self, byte: int, checksum: int) -> "Entry":
+        """Return the file as it is now, if what was read of it has not changed; else raise SourceFailed.
+
+        A file with a broken record can thus be mended, and the run goes on where it stopped: everything logged is
+        still what the file says.
+        """
+        found = self.now()
+        if found != self and byte and prefix_checksum(self.path, byte) != checksum:
+            self.check()
+        return found
+
+
+def prefix_checksum(path: str, size: int, start: int = 0, checksum: int = 0) -> int:
+    """Return the checksum of a file's bytes up to `size`, given that of the bytes up to `start`."""
+    with open(path, "rb") as file:
+        file.seek(start)
+        while start < size and (block := file.read(min(1 << 20, size - start))):
+            checksum = zlib.crc32(block, checksum)
+            start += len(block)
+    return checksum
 
 
 def listing(places: Iterable[str]) -> list[Entry]:

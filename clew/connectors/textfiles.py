@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 
-from clew.connectors.listing import Entry
+from clew.connectors.listing import Entry, prefix_checksum
 from clew.errors import SourceFailed
 
 _INFERENCE_BYTES = 1 << 20
 _LARGEST_BLOCK = (1 << 31) - 1
-_MEND = "mend the file and start a new run, or declare what the columns hold with schema="
+_MEND = "mend the file and run again: the run goes on here; or declare what the columns hold with schema="
 
 Parse = Callable[[list[bytes]], pa.Table]
 
@@ -42,11 +42,13 @@ class Batch:
     table: pa.Table
     row: int
     byte: int
+    #: The checksum of the file up to there.
+    checksum: int = 0
 
 
-def read(entry: Entry, format: str, columns: Columns, row: int, byte: int, rows: int) -> Iterator[Batch]:
+def read(entry: Entry, format: str, columns: Columns, row: int, byte: int, checksum: int, rows: int) -> Iterator[Batch]:
     """Yield a file's records from `byte` on, `rows` at a time."""
-    entry.check()
+    entry = entry.mended(byte, checksum)
     with _opened(entry) as file:
         parse, records = _prepare(entry, format, columns, file, byte)
         while True:
@@ -55,8 +57,9 @@ def read(entry: Entry, format: str, columns: Columns, row: int, byte: int, rows:
             if not batch:
                 break
             table = _parsed(entry, parse, batch, row, start)
-            row += len(batch)
-            yield Batch(table, row, file.tell())
+            row, end = row + len(batch), file.tell()
+            checksum, byte = prefix_checksum(entry.path, end, byte, checksum), end
+            yield Batch(table, row, end, checksum)
     # A file that changed while it was read is refused before the slice counts.
     entry.check()
 
