@@ -13,7 +13,7 @@ from clew.protocol.rows import Bodies, WriteRow
 from clew.protocol.step import LogWrites, Write
 from clew.runtime.progress import Clock
 from clew.runtime.runner import Surroundings
-from clew.runtime.task import WriteTask, Written
+from clew.runtime.task import Failure, WriteTask, Written
 
 if TYPE_CHECKING:
     from clew.runtime.operator import OperatorRunner
@@ -38,15 +38,11 @@ class Writes:
 
     def recover(self) -> None:
         """Algorithm 8: in order, settle each undone write by asking the outside system, or replay it."""
-        for name, sink in self._runner.spec.sinks.items():
+        for name in self._runner.spec.sinks:
             port = Port(self._runner.spec.name, name)
             while undone := self._around.store.undone_writes(port, WRITES_PER_JOB):
                 fault_point("before-write-check", port.operator)
-                applied = self._ask(name, undone) if sink.checkable else [False] * len(undone)
-                step, left = settle(port, undone, applied)
-                if step.writes:
-                    self._runner.writer.perform(step, "after-write-done")
-                self._pending[name] = list(left)
+                self._pending[name] = self._unsettled(name, undone)
                 self.perform()
 
     def perform(self) -> None:
@@ -69,16 +65,34 @@ class Writes:
                 if written.failure is not None:
                     # Step 2: a failed write is replayed, a limited number of times.
                     attempts += 1
-                    if attempts >= self._runner.spec.settings.attempts:
-                        about = f"write {port}#{batch[written.done].number}"
-                        raise self._runner.failed(written.failure, about, attempts)
-                    time.sleep(0.1 * attempts)
+                    self._wait(attempts, written.failure, f"write {port}#{batch[written.done].number}")
+                    # It may have been applied, and only the answer was lost.
+                    batch = batch[written.done :]
+                    pending[: len(batch)] = self._unsettled(name, batch)
+
+    def _unsettled(self, name: str, undone: Sequence[WriteRow]) -> list[WriteRow]:
+        """Algorithm 8, Step 2.a: set to done what the outside system says it has; return the rest."""
+        if not self._runner.spec.sinks[name].checkable:
+            return list(undone)
+        step, left = settle(Port(self._runner.spec.name, name), undone, self._ask(name, undone))
+        if step.writes:
+            self._runner.writer.perform(step, "after-write-done")
+        return list(left)
 
     def _ask(self, name: str, undone: Sequence[WriteRow]) -> list[bool]:
-        written = self._run(name, undone, check=True)
-        if written.failure is not None:
-            raise self._runner.failed(written.failure, f"the check of {self._runner.spec.name}.{name}", 1)
-        return list(written.applied)
+        attempts = 0
+        while True:
+            written = self._run(name, undone, check=True)
+            if written.failure is None:
+                return list(written.applied)
+            attempts += 1
+            self._wait(attempts, written.failure, f"the check of {self._runner.spec.name}.{name}")
+
+    def _wait(self, attempts: int, failure: Failure, about: str) -> None:
+        """Wait before the outside system is asked again, or give up."""
+        if attempts >= self._runner.spec.settings.attempts:
+            raise self._runner.failed(failure, about, attempts)
+        time.sleep(0.1 * attempts)
 
     def _run(self, name: str, rows: Sequence[WriteRow], check: bool) -> Written:
         spec, writer = self._runner.spec, self._runner.writer
