@@ -107,8 +107,12 @@ def _reachable(binaries: Path, directory: Path, other_user: bool) -> Path:
     """Return the binaries where the server's user can execute them, copied if it must be."""
     if not other_user or all(parent.stat().st_mode & 0o001 for parent in binaries.resolve().parents):
         return binaries
-    copied = shutil.copytree(binaries.parent, directory / "pginstall", symlinks=True)
-    return Path(copied) / "bin"
+    # A wheel keeps the libraries in a directory beside the package, which the binaries find relative to themselves.
+    package, place = binaries.parent.parent, directory / "site"
+    shutil.copytree(binaries.parent, place / package.name / binaries.parent.name, symlinks=True)
+    if (libraries := package.parent / f"{package.name}.libs").is_dir():
+        shutil.copytree(libraries, place / libraries.name, symlinks=True)
+    return place / package.name / binaries.parent.name / "bin"
 
 
 def _free_port() -> int:

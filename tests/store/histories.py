@@ -6,6 +6,7 @@ shorten a history and it still makes sense.
 
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -45,9 +46,51 @@ from tests.store.logs import (
 
 OUT = {"reader": READER_OUT, "mapper": MAPPER_OUT, "counter": COUNTER_OUT}
 IN = {"mapper": MAPPER_IN, "counter": COUNTER_IN, "sink": SINK_IN}
-SOURCE_OPS = ("send", "send", "end", "state", "schema", "action", "complete", "effect", "finish_effect", "drop_effect")
-MIDDLE_OPS = ("take", "take", "finish", "finish", "send", "end", "state", "state_event", "side_read", "label", "run")
-SINK_OPS = ("take", "take", "finish", "write", "write", "written", "written", "state", "side_read", "label")
+SOURCE_OPS = (
+    "send",
+    "send",
+    "send",
+    "send",
+    "end",
+    "state",
+    "schema",
+    "action",
+    "complete",
+    "effect",
+    "finish_effect",
+    "drop_effect",
+)
+MIDDLE_OPS = (
+    "take",
+    "take",
+    "take",
+    "finish",
+    "finish",
+    "finish",
+    "send",
+    "send",
+    "end",
+    "state",
+    "state_event",
+    "side_read",
+    "label",
+    "run",
+)
+SINK_OPS = (
+    "take",
+    "take",
+    "take",
+    "finish",
+    "finish",
+    "finish",
+    "write",
+    "write",
+    "written",
+    "written",
+    "state",
+    "side_read",
+    "label",
+)
 OPS = {"reader": SOURCE_OPS, "mapper": MIDDLE_OPS, "counter": MIDDLE_OPS, "sink": SINK_OPS}
 
 
@@ -62,16 +105,25 @@ class Draw:
     off: int
 
 
-draws = st.builds(Draw, st.integers(0, 99), st.integers(0, 5), st.integers(0, 5), st.sampled_from([0] * 11 + [1, -1]))
-commits = st.tuples(st.just("commit"), st.sampled_from(sorted(OPS)), st.lists(draws, min_size=1, max_size=3))
-zombies = st.tuples(st.just("zombie"), st.sampled_from(sorted(OPS)), st.lists(draws, min_size=1, max_size=2))
-others = st.one_of(
-    st.tuples(st.just("collect"), st.integers(0, 3), st.just([])),
-    st.tuples(st.just("take over"), st.sampled_from(sorted(OPS)), st.just([])),
-    st.tuples(st.sampled_from(["swap", "reopen"]), st.none(), st.just([])),
-    zombies,
-)
-steps = st.lists(st.one_of(commits, commits, commits, commits, commits, others), min_size=4, max_size=30)
+draws = st.builds(Draw, st.integers(0, 99), st.integers(0, 5), st.integers(0, 5), st.sampled_from([0] * 25 + [1, -1]))
+KINDS = ("commit",) * 14 + ("collect", "collect", "take over", "zombie", "swap", "reopen")
+
+
+@st.composite
+def _step(draw: st.DrawFn) -> tuple[str, Any, list[Draw]]:
+    kind = draw(st.sampled_from(KINDS))
+    match kind:
+        case "commit" | "zombie":
+            return kind, draw(st.sampled_from(sorted(OPS))), draw(st.lists(draws, min_size=1, max_size=4))
+        case "collect":
+            return kind, draw(st.sampled_from([0, 0, 0, 1, 3])), []
+        case "take over":
+            return kind, draw(st.sampled_from(sorted(OPS))), []
+        case _:
+            return kind, None, []
+
+
+steps = st.lists(_step(), min_size=15, max_size=45)
 
 
 @dataclass

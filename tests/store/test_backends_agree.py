@@ -138,7 +138,7 @@ def all_backends(directory: Path, postgres_url: str) -> Iterator[dict[str, Backe
 
 
 @given(history=steps)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @example(history=[])
 def test_all_backends_and_their_views_tell_the_same_story(tmp_path: Path, store_database: str, history: Steps) -> None:
     with all_backends(tmp_path, store_database) as backends:
