@@ -1,0 +1,89 @@
+"""The log of a simulated run: the memory store, watched, and able to lose what was not yet durable."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from clew.ids import InputSetId, Port
+from clew.pipeline.schema import from_bytes
+from clew.protocol.rows import Bodies, EventRun
+from clew.protocol.step import FinishSets, LogEvents, LogReadEvent, Write
+from clew.runtime.bodies import load
+from clew.runtime.codec import decode, decode_stream
+from clew.store.base import Collected
+from clew.store.memory import MemoryStore, _copy, _Rows
+from tests.simulation.outside import Row
+
+
+class Journal(MemoryStore):
+    """A log that remembers every commit, and forgets what a power cut takes."""
+
+    def __init__(self, bodies: str | None = None, lossy: bool = False) -> None:
+        super().__init__()
+        self._bodies = bodies
+        self._lossy = lossy
+        #: The rows as of the last durable commit, while later ones are not durable yet (D1).
+        self._safe: _Rows | None = None
+        self._decoded: dict[Port, dict[int, list[Row]]] = {}
+        self._reads: dict[tuple[str, str], dict[int, int]] = {}
+
+    def take_over(self, operator: str) -> int:
+        incarnation = super().take_over(operator)
+        self._safe = None
+        return incarnation
+
+    def commit(self, operator: str, incarnation: int, writes: Sequence[Write], durable: bool = True) -> None:
+        keep = self._lossy and not durable and self._safe is None
+        before = _copy(self._rows, _ALL) if keep else None
+        super().commit(operator, incarnation, writes, durable)
+        self._safe = None if durable else self._safe or before
+        for write in writes:
+            if isinstance(write, LogEvents):
+                self._remember(write.run)
+            elif isinstance(write, LogReadEvent) and write.input_set is not None:
+                answer = self._load(write.effect)
+                reads = self._reads.setdefault((operator, write.connection), {})
+                assert write.action not in reads, f"read action {write.action} of {operator} was logged twice"
+                reads[write.action] = answer
+
+    def collect(self, grace: int = 0) -> Collected:
+        """Collect durably, as every store does: the files it names are removed next, for good."""
+        collected = super().collect(grace)
+        self._safe = None
+        return collected
+
+    def cut_power(self) -> None:
+        """Lose every commit that was not durable."""
+        if self._safe is not None:
+            self._rows, self._safe = self._safe, None
+
+    def rows(self, port: Port) -> list[Row]:
+        """Return all records ever logged on a port, in order."""
+        events = self._decoded.get(port, {})
+        return [row for number in sorted(events) for row in events[number]]
+
+    def side_reads(self, operator: str, connection: str) -> Counter[int]:
+        """Return the answers of the side-effect reads that were logged."""
+        return Counter(self._reads.get((operator, connection), {}).values())
+
+    def _remember(self, run: EventRun) -> None:
+        """Decode at once: bodies may be collected later. An event that was logged is never logged again."""
+        kept = self._decoded.setdefault(run.port, {})
+        schema = self.schema(run.port)
+        bodies = load(self._bodies, run.bodies)
+        for index, header in enumerate(run.headers):
+            number = run.first + index
+            assert number not in kept, f"{run.port}#{number} was logged twice"
+            if header.end:
+                kept[number] = []
+            else:
+                assert schema is not None
+                kept[number] = [tuple(row.values()) for row in decode(next(bodies), from_bytes(schema)).to_pylist()]
+
+    def _load(self, effect: Bodies) -> int:
+        (body,) = load(self._bodies, [effect])
+        answer: int = decode_stream(body)["answer"][0].as_py()
+        return answer
+
+
+#: Makes the copy deep enough for any writes that follow.
+_ALL = (FinishSets("", InputSetId(0), 0),)

@@ -1,0 +1,283 @@
+"""One machine that runs a pipeline in one thread: a seed decides who works next, a schedule who crashes where.
+
+The protocol, the runtime and the supervisor's policy are the real ones. A crash throws the runners of a group away,
+or everything that the process held; what the log and the outside world hold stays.
+"""
+
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from unittest import mock
+
+from clew import run as wiring
+from clew.faultpoint import POINTS, CrashInjected, Fault, arm
+from clew.pipeline.graph import Graph
+from clew.runtime import bodies, writes
+from clew.runtime.channels import Channels
+from clew.runtime.collect import collect
+from clew.runtime.engine import InlineEngine
+from clew.runtime.progress import Progress
+from clew.runtime.runner import Runner, Surroundings
+from clew.supervisor.threads import Policy, Supervisor, make_runner
+from tests.simulation.journal import Journal
+from tests.simulation.outside import World
+from tests.simulation.pipelines import Scene
+
+#: A crash point that is never due only counts how often it was reached.
+NEVER = 10**9
+#: After its last fault a run ends within this many times the rounds that a whole run without failures takes.
+LIVELY = 5
+#: More than any of the pipelines needs, whoever is left waiting.
+MOST_STEPS = 4_000
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All that may differ from one run to another; its repr is a call that replays it."""
+
+    seed: int = 0
+    #: Armed crash points, as `clew.faultpoint` reads them, without the action.
+    faults: tuple[str, ...] = ()
+    #: What dies at each crash, in order: "group", or "machine" with all that was not durable. The last one holds on.
+    scopes: tuple[str, ...] = ("group",)
+    #: Writes to the outside, counted from 1, whose answer is lost, and those that are refused.
+    lost: tuple[int, ...] = ()
+    refused: tuple[int, ...] = ()
+
+
+@dataclass
+class Result:
+    """What a run left."""
+
+    world: World
+    journal: Journal
+    #: How often each crash point was reached, by (point, operator).
+    reached: dict[tuple[str, str], int]
+    #: The same at the moment of the last crash.
+    reached_at_crash: dict[tuple[str, str], int]
+    steps: int
+    #: Rounds in which every group had its turn, after the last fault.
+    rounds: int
+
+    @property
+    def reached_operators(self) -> list[str]:
+        return sorted({operator for _, operator in self.reached if operator})
+
+
+@dataclass
+class _Group:
+    """A group of operators: down, recovering one by one, up, or ended."""
+
+    name: str
+    operators: tuple[str, ...]
+    runners: list[Runner] = field(default_factory=list)
+    recovered: int = 0
+    failures: int = 0
+    turns: int = 0
+    at: int = 0
+    quiet: int = 0
+
+    @property
+    def ended(self) -> bool:
+        up = self.recovered == len(self.operators)
+        return up and self.quiet >= len(self.runners) and all(runner.finished for runner in self.runners)
+
+    def crash(self) -> None:
+        self.runners, self.recovered, self.at, self.quiet = [], 0, 0, 0
+
+
+class Machine:
+    """Runs one scene by one schedule."""
+
+    def __init__(self, scene: Scene, schedule: Schedule, directory: str | None = None, rehearsal: bool = False) -> None:
+        self._scene = scene
+        self._rehearsal = rehearsal
+        self._schedule = schedule
+        self._random = random.Random(schedule.seed)
+        self.world = World(frozenset(schedule.lost), frozenset(schedule.refused))
+        self.graph: Graph = scene.declare(self.world)
+        self._directory = directory
+        self.journal = Journal(directory, lossy="machine" in schedule.scopes)
+        self.journal.declare(wiring.topology(self.graph))
+        self._groups = [_Group(name, operators) for name, operators in self.graph.groups.items()]
+        # Some groups are slow, some fast, so that each may run far ahead of the others.
+        self._weights = [self._random.choice((1, 3, 9)) for _ in self._groups]
+        self._faults, self._counters = self._arm()
+        self._reached_at_crash: dict[tuple[str, str], int] = {}
+        self._crashes = self._steps = self._rounds = 0
+        self._boot()
+
+    def run(self) -> Result:
+        """Run to the end; raises when a fault did not fire, or when the pipeline does not come to its end."""
+        while not self._over:
+            self._steps += 1
+            assert self._steps < MOST_STEPS, f"no end after {self._steps} steps: {self._where()}"
+            if self._faults_to_come:
+                self._one()
+            else:
+                self._round()
+        arm()
+        missed = [fault for fault in self._faults if not fault.fired]
+        assert not missed, f"these faults were scheduled and did not fire: {missed}"
+        assert not self.world.failures_to_come, f"these writes were to fail, and were not made: {self._schedule}"
+        return Result(
+            self.world, self.journal, self._reached(), self._reached_at_crash, self._steps, self._rounds
+        )  # fmt: skip
+
+    def _boot(self) -> None:
+        """Start the process: nothing of an earlier one is left but the log."""
+        channels = Channels(self.graph, self.journal)
+        engine = InlineEngine(self.graph)
+        around = Surroundings(self.graph, self.journal, engine, channels, Progress(), self._directory, False)
+        self._around = around
+        self._supervisor = Supervisor(around, Policy())
+        self._is_final = wiring.is_finished(self.graph, self.journal)
+
+    @property
+    def _faults_to_come(self) -> bool:
+        return self._rehearsal or self.world.failures_to_come or not all(fault.fired for fault in self._faults)
+
+    @property
+    def _over(self) -> bool:
+        return self._is_final or all(group.ended for group in self._groups)
+
+    def _arm(self) -> tuple[list[Fault], list[Fault]]:
+        """Arm the faults, with counters before them so that the visit that crashes counts too."""
+        counted = [f"{point}@{operator}" for point in POINTS for operator in self.graph.operators]
+        counted += [point for point in POINTS if point.endswith("-collect")]
+        # A fault that fires hides the visit from those armed after it, so what is due later comes first.
+        faults = sorted(self._schedule.faults, key=lambda text: -Fault.parse(text).nth)
+        armed = arm(*(f"{text}#{NEVER}:raise" for text in counted), *(f"{text}:raise" for text in faults))
+        return armed[len(counted) :], armed[: len(counted)]
+
+    def _reached(self) -> dict[tuple[str, str], int]:
+        return {(fault.point, fault.operator): fault.seen for fault in self._counters if fault.seen}
+
+    def _one(self) -> None:
+        """Let one group do one thing."""
+        if self._scene.collects and self._random.random() < 0.1:
+            self._collect()
+            return
+        waiting = [(group, weight) for group, weight in zip(self._groups, self._weights) if not group.ended]
+        (group,) = self._random.choices([g for g, _ in waiting], [w for _, w in waiting])
+        self._act(group)
+
+    def _round(self) -> None:
+        """After the last fault nobody is left waiting: every group does one thing, in some order."""
+        self._rounds += 1
+        if self._scene.collects:
+            self._collect()
+        for group in self._random.sample(self._groups, len(self._groups)):
+            if not group.ended:
+                self._act(group)
+
+    def _act(self, group: _Group) -> None:
+        try:
+            if group.recovered < len(group.operators):
+                self._recover(group)
+            else:
+                self._step(group)
+        except CrashInjected as crash:
+            self._crash(group, crash)
+
+    def _recover(self, group: _Group) -> None:
+        if not group.runners:
+            group.runners = [make_runner(self.graph.operators[name], self._around) for name in group.operators]
+            group.turns = self._turns(group)
+        group.runners[group.recovered].recover()
+        group.recovered += 1
+
+    def _step(self, group: _Group) -> None:
+        runner = group.runners[group.at]
+        group.at = (group.at + 1) % len(group.runners)
+        runner.pace.limit = self._random.randint(1, runner.spec.settings.max_turn_events)
+        group.quiet = 0 if runner.step() == "worked" else group.quiet + 1
+
+    def _crash(self, group: _Group | None, crash: CrashInjected) -> None:
+        scope = self._schedule.scopes[min(self._crashes, len(self._schedule.scopes) - 1)]
+        self._crashes += 1
+        self._reached_at_crash = self._reached()
+        if group is not None:
+            group.failures = 1 if self._turns(group) > group.turns else group.failures + 1
+            restart = self._supervisor._may_restart(group.name, group.operators, crash, group.failures)
+            assert restart, f"the supervisor gave {group.name} up after {group.failures} failures"
+            group.crash()
+        if scope == "machine":
+            self.journal.cut_power()
+            for other in self._groups:
+                other.crash()
+            self._boot()
+
+    def _collect(self) -> None:
+        try:
+            collect(self.journal, self._directory)
+        except CrashInjected as crash:
+            self._crash(None, crash)
+
+    def _turns(self, group: _Group) -> int:
+        return self._supervisor._turns(group.operators)
+
+    def _where(self) -> str:
+        return ", ".join(
+            f"{group.name} {'ended' if group.ended else f'{group.recovered}/{len(group.operators)} up'}"
+            for group in self._groups
+        )
+
+
+def simulate(scene: Scene, schedule: Schedule) -> Result:
+    """Run a scene by a schedule, and judge what it left in the world."""
+    try:
+        result = _run(scene, schedule)
+        scene.judge(result.world, result.journal)
+        if scene.deterministic:
+            expected, found = baseline(scene).world.holdings(), result.world.holdings()
+            assert found == expected, f"the sinks hold {found}, without failures they hold {expected}"
+        most = LIVELY * baseline(scene).rounds
+        assert result.rounds <= most, f"{result.rounds} rounds after the last fault, expected at most {most}"
+    except BaseException as error:
+        error.add_note(f"replay it with simulate(SCENES[{scene.name!r}], {schedule})")
+        raise
+    return result
+
+
+@lru_cache(maxsize=256)
+def rehearse(scene: Scene, schedule: Schedule) -> Result:
+    """Run a scene as if another fault were still to come: what is reached here after the last crash can be next."""
+    return _run(scene, schedule, rehearsal=True)
+
+
+def _run(scene: Scene, schedule: Schedule, rehearsal: bool = False) -> Result:
+    with _no_waiting(), _directory(scene) as directory:
+        return Machine(scene, schedule, directory, rehearsal).run()
+
+
+_BASELINES: dict[str, Result] = {}
+
+
+def baseline(scene: Scene) -> Result:
+    """Return a run without failures."""
+    if scene.name not in _BASELINES:
+        _BASELINES[scene.name] = _run(scene, Schedule())
+    return _BASELINES[scene.name]
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Let a failed write be tried again at once."""
+    with mock.patch.object(writes.time, "sleep"):
+        yield
+
+
+@contextmanager
+def _directory(scene: Scene) -> Iterator[str | None]:
+    """Give a scene that collects garbage a place for body files, however small the bodies are."""
+    if not scene.collects:
+        yield None
+        return
+    root = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=root) as place, mock.patch.object(bodies, "INLINE_LIMIT", 0):
+        yield place

@@ -1,0 +1,183 @@
+"""The world outside a simulated pipeline: it survives every crash, and it can lose an answer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from clew import Connection, Observed, Piece, Plan, Replayable, Sink, WriteAction
+from clew.errors import StaleWriter
+from clew.faultpoint import fault_point
+
+Row = tuple[Any, ...]
+
+
+@dataclass
+class World:
+    """What outside systems hold, by the name of the system."""
+
+    #: Writes, counted over all systems from 1, whose answer is lost after they were applied.
+    lost: frozenset[int] = frozenset()
+    #: Writes that fail before they are applied.
+    refused: frozenset[int] = frozenset()
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    #: Transactional systems: (incarnation, last write) per writer.
+    markers: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
+    #: Idempotent systems: what is stored under each name.
+    objects: dict[str, dict[str, list[Row]]] = field(default_factory=dict)
+    #: Checkable systems: the names of the writes that were applied, in order.
+    applied: dict[str, list[str]] = field(default_factory=dict)
+    writes: int = 0
+    draws: int = 0
+    released: list[Any] = field(default_factory=list)
+
+    @property
+    def failures_to_come(self) -> bool:
+        return self.writes < max(self.lost | self.refused, default=0)
+
+    def draw(self) -> int:
+        """Return a number that never comes again: what a random value, a clock or a queue would give."""
+        self.draws += 1
+        return self.draws
+
+    def holdings(self) -> dict[str, list[Row]]:
+        """Return what each system holds, in the order in which it was applied."""
+        stored = {
+            name: [row for key in sorted(objects) for row in objects[key]] for name, objects in self.objects.items()
+        }
+        return {**self.rows, **stored}
+
+    def request(self) -> int:
+        """Count a write; it fails here if the schedule says so."""
+        self.writes += 1
+        if self.writes in self.refused:
+            raise ConnectionError(f"write {self.writes} was refused")
+        return self.writes
+
+    def answer(self, request: int) -> None:
+        """Answer a write that was applied, unless the answer is lost."""
+        if request in self.lost:
+            raise ConnectionError(f"the answer to write {request} was lost")
+
+
+def rows_of(tables: Iterator[pa.Table]) -> list[Row]:
+    return [tuple(row.values()) for table in tables for row in table.to_pylist()]
+
+
+@dataclass(frozen=True)
+class _Simulated(Sink):
+    world: World
+    name: str
+
+    def describe(self) -> str:
+        return f"simulated {self.name}"
+
+
+class Transactional(_Simulated):
+    """Keeps our marker with the data: a repeat is skipped, an older incarnation refused."""
+
+    transactional = True
+
+    def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+        request = self.world.request()
+        writer = (action.run, action.operator, action.connection)
+        incarnation, last = self.world.markers.get(writer, (0, 0))
+        if action.incarnation < incarnation:
+            raise StaleWriter(action.operator, action.incarnation, incarnation)
+        staged = rows_of(tables) if action.number > last else []
+        fault_point("sink-before-commit", action.operator)
+        self.world.rows.setdefault(self.name, []).extend(staged)
+        self.world.markers[writer] = (action.incarnation, max(last, action.number))
+        fault_point("sink-after-commit", action.operator)
+        self.world.answer(request)
+
+
+class Idempotent(_Simulated):
+    """Stores each write under its name; a repeat must bring the same content (W1)."""
+
+    idempotent = True
+
+    def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+        request = self.world.request()
+        content = rows_of(tables)
+        fault_point("sink-before-rename", action.operator)
+        stored = self.world.objects.setdefault(self.name, {})
+        # The run id is not in the key: it differs from one simulation to the next.
+        key = f"{action.operator}-{action.connection}-{action.number:09d}"
+        assert stored.setdefault(key, content) == content, f"W1: write {action.name} came again with other content"
+        fault_point("sink-after-commit", action.operator)
+        self.world.answer(request)
+
+
+class Checkable(_Simulated):
+    """Appends whatever it is given, also twice, but can say what it was given."""
+
+    checkable = True
+
+    def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+        request = self.world.request()
+        content = rows_of(tables)
+        fault_point("sink-before-commit", action.operator)
+        self.world.rows.setdefault(self.name, []).extend(content)
+        self.world.applied.setdefault(self.name, []).append(action.name)
+        fault_point("sink-after-commit", action.operator)
+        self.world.answer(request)
+
+    def applied(self, action: WriteAction) -> bool:
+        return action.name in self.world.applied.get(self.name, [])
+
+
+@dataclass(frozen=True)
+class Queue(Observed):
+    """A queue whose messages are other ones each time they are read, and gone once released."""
+
+    world: World
+    messages: int
+
+    def describe(self) -> str:
+        return "simulated queue"
+
+    def observe(self) -> Iterator[pa.Table]:
+        assert not self.world.released, "the queue was read after its messages were released"
+        reading = self.world.draw()
+        for index in range(self.messages):
+            yield pa.table({"reading": [reading], "n": [index], "t": [3 * index]})
+
+    def release(self, snapshot: Any) -> None:
+        self.world.released.append(snapshot)
+
+
+@dataclass(frozen=True)
+class Growing(Replayable):
+    """A directory that has more in it each time it is listed: what counts is the listing that was stored."""
+
+    world: World
+
+    def describe(self) -> str:
+        return "simulated directory"
+
+    def snapshot(self) -> Any:
+        return {"listing": self.world.draw(), "files": 5 + self.world.draws}
+
+    def plan(self, snapshot: Any, offset: Any, events: int) -> Plan:
+        start = offset or 0
+        return Plan(([start, start + events],), last=None)
+
+    def read(self, snapshot: Any, piece: Any) -> Iterator[Piece]:
+        start, stop = piece
+        for index in range(start, min(stop, snapshot["files"])):
+            yield Piece(pa.table({"listing": [snapshot["listing"]], "n": [index]}), index + 1)
+
+
+@dataclass(frozen=True)
+class Ticker(Connection):
+    """A service that answers differently each time it is asked."""
+
+    world: World
+
+    def describe(self) -> str:
+        return "simulated ticker"
+
+    def read(self, action: str) -> pa.Table:
+        return pa.table({"asked": [action], "answer": [self.world.draw()]})

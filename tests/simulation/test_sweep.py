@@ -1,0 +1,64 @@
+"""A crash at every crash point, in every operator, the first and the second time it is reached."""
+
+import pytest
+
+from clew.faultpoint import POINTS
+from tests.simulation.machine import Schedule, baseline, rehearse, simulate
+from tests.simulation.pipelines import SCENES, Scene
+
+RECOVERY = ("after-take-over", "after-resend", "after-restore", "after-source-restore", "after-recovered-input",
+            "before-running", "before-write-check")  # fmt: skip
+SEED = 3
+
+each_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
+
+
+def fault(point: str, operator: str, nth: int) -> str:
+    return f"{point}@{operator}#{nth}" if operator else f"{point}#{nth}"
+
+
+@each_scene
+def test_a_group_that_crashes_anywhere_leaves_what_a_run_without_failures_leaves(scene: Scene) -> None:
+    for (point, operator), count in rehearse(scene, Schedule(SEED)).reached.items():
+        for nth in range(1, min(count, 2) + 1):
+            simulate(scene, Schedule(SEED, (fault(point, operator, nth),)))
+
+
+@each_scene
+def test_a_machine_that_loses_power_anywhere_leaves_what_a_run_without_failures_leaves(scene: Scene) -> None:
+    for (point, operator), count in rehearse(scene, Schedule(SEED)).reached.items():
+        simulate(scene, Schedule(SEED, (fault(point, operator, (count + 1) // 2),), ("machine",)))
+
+
+@each_scene
+def test_scenario_14_a_crash_during_recovery_and_another_during_that_recovery(scene: Scene) -> None:
+    """Every recovery point of every operator, twice in a row, after a crash in the middle of the run."""
+    for operator in baseline(scene).reached_operators:
+        first = _first_crash(scene, operator)
+        reached = rehearse(scene, Schedule(SEED, (first,)))
+        for point in RECOVERY:
+            before = reached.reached_at_crash.get((point, operator), 0)
+            if reached.reached.get((point, operator), 0) > before:
+                again = (fault(point, operator, before + 1), fault(point, operator, before + 2))
+                simulate(scene, Schedule(SEED, (first, *again)))
+
+
+def test_every_crash_point_is_reached_by_some_pipeline() -> None:
+    reached = {
+        point
+        for scene in SCENES.values()
+        for result in (
+            baseline(scene),
+            *(rehearse(scene, Schedule(SEED, (_first_crash(scene, o),))) for o in baseline(scene).reached_operators),
+        )
+        for point, _ in result.reached
+    }
+    assert sorted(set(POINTS) - reached) == []
+
+
+def _first_crash(scene: Scene, operator: str) -> str:
+    """Return a crash of this operator in the middle of the run, with a write pending where it has any."""
+    reached = rehearse(scene, Schedule(SEED)).reached
+    points = ("before-write", "after-generate", "after-source-read")
+    point = next(point for point in points if (point, operator) in reached)
+    return fault(point, operator, min(2, reached[point, operator]))
