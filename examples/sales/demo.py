@@ -76,7 +76,7 @@ def killed_run(temporary: str) -> None:
                 if show.recovered and facts["operators"]["per_100"]["events_out"] >= KILL_AFTER:
                     break
         else:
-            raise SystemExit("the pipeline ended before it could be killed")
+            raise SystemExit(f"the pipeline ended before it could be killed:\n{tail()}")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     say()
@@ -194,7 +194,9 @@ def compare(expected: Mapping[str, Any]) -> int:
 @contextmanager
 def temporary_directory() -> Iterator[str]:
     """Make a directory for what Spark leaves behind when it is killed."""
-    directory = tempfile.mkdtemp(prefix="clew-demo-")
+    # Spark makes sockets in it, whose paths must be short.
+    place = tempfile.gettempdir() if len(tempfile.gettempdir()) < 40 else "/tmp"
+    directory = tempfile.mkdtemp(prefix="clew-demo-", dir=place)
     try:
         yield directory
     finally:

@@ -1,0 +1,88 @@
+"""The README's first pipeline runs as it says, and the commands it names exist."""
+
+import os
+import re
+import shlex
+import sqlite3
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, blocks
+
+README = ROOT / "README.md"
+CLEW = [sys.executable, "-m", "clew.app.main"]
+
+
+def clew(line: str, directory: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a line of the README, `[NAME=VALUE] clew COMMAND ...`, without Spark to be quick."""
+    settings, _, arguments = line.partition("clew ")
+    environment = {**os.environ, **dict(part.split("=", 1) for part in settings.split())}
+    command = [*CLEW, *shlex.split(arguments)]
+    if arguments.startswith("run"):
+        command += ["--engine", "inline"]
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def steps() -> list[str]:
+    """Return the commands that follow the first pipeline."""
+    block = next(block for block in blocks(README, "sh") if "clew check first.py" in block)
+    return block.strip().splitlines()
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Path:
+    (code,) = blocks(README, "python")
+    (tmp_path / "first.py").write_text(code)
+    return tmp_path
+
+
+def test_the_first_pipeline_dies_and_resumes_as_the_readme_says(first: Path) -> None:
+    codes = [clew(line, first).returncode for line in steps()]
+    dies = [-9 if "CLEW_FAULTS" in line else 0 for line in steps()]
+    assert codes == dies
+    assert "-9" in str(dies), "the README must show a crash"
+    assert clew("clew run first.py", first).returncode == 3
+
+
+def test_the_first_pipelines_table_holds_each_sum_once(first: Path) -> None:
+    for line in steps():
+        clew(line, first)
+    with sqlite3.connect(first / "first.db") as connection:
+        rows = connection.execute("SELECT item, total FROM totals").fetchall()
+    found: dict[str, Decimal] = {}
+    for item, total in rows:
+        found[item] = found.get(item, Decimal()) + Decimal(total)
+    expected: dict[str, Decimal] = {}
+    for number in range(2000):
+        if number % 5:
+            item = f"item {number % 7}"
+            expected[item] = expected.get(item, Decimal()) + number % 50
+    assert found == expected
+    # 200 events, 20 to an Input Set, 7 items in each.
+    assert len(rows) == 70
+
+
+def test_every_command_that_the_readme_names_exists() -> None:
+    named = set(re.findall(r"`clew ([a-z-]+)", README.read_text()))
+    named |= {line.partition("clew ")[2].split()[0] for line in steps()}
+    shown = subprocess.run([*CLEW, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+    known = set(re.findall(r"^  ([a-z][a-z-]*)  ", shown, re.MULTILINE))
+    assert named
+    assert named <= known
+    assert known <= named, "a command is not in the README"
+
+
+def test_every_make_target_that_the_readme_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"^make (\w+)", "\n".join(blocks(README, "sh")), re.MULTILINE))
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_the_readmes_options_exist() -> None:
+    shown = subprocess.run([*CLEW, "run", "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+    for option in set(re.findall(r"--[a-z]+", README.read_text())) - {"--mermaid"}:
+        assert option in shown, option
