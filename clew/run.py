@@ -182,11 +182,20 @@ def topology(graph: Graph) -> Topology:
 
 
 def is_finished(graph: Graph, store: Store) -> bool:
-    """Say whether every operator has ended and every write action is done."""
+    """Say whether every operator has ended, every write action is done, and every source has released what it read."""
     if not all(row.status == "finished" for row in store.operators() if row.operator in graph.operators):
         return False
     ports = [Port(spec.name, name) for spec in graph.operators.values() for name in spec.sinks]
-    return not any(store.undone_writes(port, 1) for port in ports)
+    if any(store.undone_writes(port, 1) for port in ports):
+        return False
+    return not any(_holds_effect(name, store) for name, spec in graph.operators.items() if spec.is_source)
+
+
+def _holds_effect(source: str, store: Store) -> bool:
+    """Say whether a source's stored effect is still there: then Algorithm 1, Step 2.d is still to come."""
+    action = store.last_read_action(source)
+    event = store.read_event(source, action.connection, action.action) if action else None
+    return event is not None and event.effect is not None
 
 
 def _clear(graph: Graph, place: Log) -> None:

@@ -1,0 +1,23 @@
+"""Schedules that once failed, each with what it had found."""
+
+import pytest
+
+from tests.simulation.machine import Schedule, simulate
+from tests.simulation.pipelines import SCENES
+
+
+@pytest.mark.parametrize("seed", [46, 66, 70])
+def test_a_source_releases_what_it_read_even_if_all_others_had_finished_before_the_crash(seed: int) -> None:
+    """The log was taken for finished, and its stored effect was never dropped."""
+    simulate(SCENES["observed"], Schedule(seed, ("before-effect-dropped@queue#1",), ("machine",)))
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_write_whose_answer_was_lost_is_not_repeated_on_a_sink_that_is_only_checkable(number: int) -> None:
+    """It was repeated without a question, and stood in the sink twice."""
+    simulate(SCENES["diamond"], Schedule(0, lost=(number,)))
+
+
+def test_a_body_file_of_a_write_that_may_come_again_is_not_collected() -> None:
+    """The mark that the write is done is not durable by itself; a collection that removes its body must make it so."""
+    simulate(SCENES["collected"], Schedule(3, ("after-gather@fives_sink#5",), ("machine",)))
