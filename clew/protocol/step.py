@@ -172,6 +172,21 @@ Write = (
 )  # fmt: skip
 
 
+def owner_of(write: Write) -> str:
+    """Return the operator whose row a write makes: no other may make it (F1)."""
+    match write:
+        case LogEvents(run):
+            return run.port.operator
+        case LogLineage(lineage):
+            return lineage.port.operator
+        case Acknowledge(receiver):
+            return receiver.operator
+        case FixSchema(port) | LogWrites(port) | FinishWrites(port):
+            return port.operator
+        case _:
+            return write.operator
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One decision of the protocol.

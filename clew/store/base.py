@@ -5,6 +5,7 @@ Invariants, by the names that assertions, tests and docs use:
 S1  A commit applies all its writes, or none of them.
 F1  Fencing: a commit carries an incarnation; unless it is the operator's current one, the commit is
     refused with StaleWriter and changes nothing. `take_over` makes a new one, durable before it returns.
+    An operator writes rows of its own only.
 C1  Numbers of a port are consecutive from 1, and so are those acknowledged on a receiving port.
 C2  Counters outlive rows: collection never makes a number come again.
 B1  Runs of bodies never change.
@@ -81,6 +82,8 @@ class Store(Protocol):
     def declare(self, topology: Topology) -> None:
         """Say whose log this is.
 
+        Each receiving port has one sender. A log that was declared before takes the new connections; a receiver that is
+        new starts after what has been collected.
         Raises WrongLog when it is another pipeline's, or when it has events but no identity.
         """
 
@@ -143,6 +146,7 @@ class Store(Protocol):
         "Done" is: every receiver's entry is done, and no undone write action names the event. Their
         entries, bodies and lineage go together, as do finished write actions, their Input Sets'
         labels, state events, and side-effect read events. The last `grace` events of a port stay.
+        Durable when it returns, because the caller removes files next.
         The latest STATE, counters and schemas stay (C2). Only whole prefixes go, so that every
         backend keeps the same rows. `files` lists the body files no row refers to any more, of all
         those that the collected rows referred to; the caller removes them.

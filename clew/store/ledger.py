@@ -19,11 +19,11 @@ from clew.protocol.step import (
     FinishWrites,
     FixSchema,
     LogEvents,
-    LogLineage,
     LogReadEvent,
     LogWrites,
     StoreState,
     Write,
+    owner_of,
 )
 from clew.store.intervals import Growth, Intervals
 from clew.store.rowcodec import encode_assignment, sets_covered
@@ -154,23 +154,8 @@ class Ledger:
         return _interval_statements(_KEEP_DONE_WRITE, _DROP_DONE_WRITE, tuple(port), growth)
 
     def _check_owner(self, write: Write) -> None:
-        owner = _owner(write)
+        owner = owner_of(write)
         _expect(owner == self.operator, f"a row of {owner}", f"written by {self.operator}", f"written by {owner}")
-
-
-def _owner(write: Write) -> str:
-    """Return the operator whose row a write makes."""
-    match write:
-        case LogEvents(run):
-            return run.port.operator
-        case LogLineage(lineage):
-            return lineage.port.operator
-        case Acknowledge(receiver):
-            return receiver.operator
-        case FixSchema(port) | LogWrites(port) | FinishWrites(port):
-            return port.operator
-        case _:
-            return write.operator
 
 
 def _interval_statements(keep: str, drop: str, key: tuple[str, ...], growth: Growth) -> list[Statement]:

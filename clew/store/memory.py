@@ -48,6 +48,7 @@ from clew.protocol.step import (
     SetOperator,
     StoreState,
     Write,
+    owner_of,
 )
 from clew.store.base import Backlog, Collected, Table, Topology
 
@@ -132,6 +133,8 @@ class MemoryStore:
             before = _copy(self._rows, writes)
             try:
                 for write in writes:
+                    owner = owner_of(write)
+                    _expect(owner == operator, f"a row of {owner}", f"written by {operator}", f"written by {owner}")
                     self._apply(write)
                 fault_point("inside-commit", operator)
             except BaseException:
@@ -194,7 +197,7 @@ class MemoryStore:
         with self._lock:
             self._check_open()
             sent = self._rows.sent.get(port, {})
-            return [EventRun(port, n, (sent[n][0],), sent[n][1]) for n in range(first, first + count)]
+            return [EventRun(port, n, (sent[n][0],), sent[n][1]) for n in range(first, first + count) if n in sent]
 
     def last_read_action(self, operator: str) -> ReadActionRow | None:
         with self._lock:
@@ -344,6 +347,9 @@ class MemoryStore:
         for index in range(write.count):
             number, sets = write.first + index, sets_of(write.assignment, index)
             seq = write.seq + index
+            # An entry is done when its Input Set is: one that came later would be lost without a trace.
+            finished = self._rows.finished.get(write.receiver.operator, set()).intersection(sets)
+            _expect(not finished, f"Input Set {finished} of {write.receiver.operator}", "done", "undone")
             if sets:
                 entries[number] = [_Entry(number, "undone", write.receiver, s, seq) for s in sets]
             else:

@@ -144,7 +144,6 @@ def test_an_input_set_is_finished_once(store: Store, pen: Pen) -> None:
     pen("mapper", finish("mapper", 2), finish("mapper", 5))
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 def test_no_event_joins_an_input_set_that_is_done(store: Store, pen: Pen) -> None:
     pen("reader", events(READER_OUT, 1, 3))
     pen("mapper", finish("mapper", 2))
@@ -334,7 +333,6 @@ def test_a_pipeline_may_declare_itself_again(store: Store, pen: Pen) -> None:
     assert [row.incarnation for row in store.operators()] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 def test_f1_an_operator_writes_no_rows_of_another(store: Store, pen: Pen) -> None:
     with pytest.raises(UnexpectedRow):
         pen("mapper", events(READER_OUT, 1, 1))
