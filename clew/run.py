@@ -1,6 +1,7 @@
 """Wires a run: the only module that names concrete stores and engines."""
 
 import os
+import re
 import shutil
 import tempfile
 from contextlib import suppress
@@ -282,11 +283,11 @@ def _supervise(
 
 
 def masked(url: str) -> str:
-    """Return a URL without its password."""
+    """Return a URL without its passwords, wherever they stand in it."""
     parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl()
+    if parts.password is not None:
+        url = parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl()
+    return re.sub(r"(password=)[^&\s]*", r"\1***", url)
 
 
 __all__ = [

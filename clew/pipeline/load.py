@@ -90,6 +90,8 @@ def _module_name(file: Path) -> str:
 
 def _explained(file: Path, error: BaseException) -> BaseException:
     """Return what to raise in place of what the user's file raised."""
+    if isinstance(error, GraphError) and not error.location:
+        return GraphError(error.message, _own_location(error))
     if isinstance(error, GraphError | GraphErrors | KeyboardInterrupt):
         return error
     if isinstance(error, SystemExit):
@@ -102,12 +104,22 @@ def _explained(file: Path, error: BaseException) -> BaseException:
 
 
 def _own_frames(error: BaseException) -> str:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
-    return "".join(traceback.format_list(frames)).rstrip()
+    return "".join(traceback.format_list(_frames(error))).rstrip()
+
+
+def _own_location(error: BaseException) -> str:
+    """Return `file:line` of the user's own line that raised."""
+    frames = _frames(error)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
 
 
 def _is_machinery(filename: str) -> bool:
-    return filename.startswith((_PACKAGE, "<frozen importlib"))
+    # In angle brackets: importlib, and what dataclasses write for themselves.
+    return filename.startswith((_PACKAGE, "<"))
 
 
 def _choose(path: str, module: ModuleType, name: str | None) -> Pipeline:

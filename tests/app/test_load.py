@@ -111,6 +111,12 @@ def test_a_wrong_declaration_is_the_pipelines_own_error(tmp_path: Path) -> None:
         load(write(tmp_path, "a.py", 'from clew import Pipeline\np = Pipeline("a b")\n'))
 
 
+def test_a_wrong_window_is_told_with_the_users_line(tmp_path: Path) -> None:
+    text = "from clew import Tumbling\n\nwindow = Tumbling('soon', on='at')\n"
+    with pytest.raises(GraphError, match=r"windows\.py:3: 'soon' is not a duration"):
+        load(write(tmp_path, "windows.py", text))
+
+
 @pytest.mark.parametrize("error", [LoadFailed("a.py", "what", "cure"), ImportRaised("a.py", "error", "frames")])
 def test_errors_survive_a_process_boundary(error: Exception) -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)

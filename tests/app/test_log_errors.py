@@ -102,7 +102,7 @@ def _set_version(path: Path, version: int) -> None:
 def test_a_database_that_refuses_the_connection_is_explained(tmp_path: Path) -> None:
     pytest.importorskip("clew.store.postgres")
     # Port 1 of the loopback: nothing listens there.
-    result = run_on(tmp_path, "postgresql://clew:secret@127.0.0.1:1/clew")
+    result = run_on(tmp_path, "postgresql://clew:secret@127.0.0.1:1/clew?sslpassword=secret")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
     assert "127.0.0.1" in result.stderr

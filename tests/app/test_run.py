@@ -152,6 +152,21 @@ def test_ctrl_c_ends_with_130_and_the_next_run_resumes(tmp_path: Path) -> None:
     assert kept(tmp_path) == [2 * number for number in range(400)]
 
 
+def test_a_second_ctrl_c_does_not_wait_for_the_turn(tmp_path: Path) -> None:
+    process = start(
+        "run", write_numbers(tmp_path), "--engine", "inline", "--log", log_url(tmp_path), PAUSE="120"
+    )  # fmt: skip
+    _wait_for(lambda: (tmp_path / "log.db").exists())
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process, timeout=30)
+    assert code == 130
+    assert "resumes the run where it stopped" in err
+    assert "Traceback" not in err
+
+
 def test_a_run_without_a_log_warns_and_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = call("run", write_numbers(tmp_path), "--engine", "inline", "--recovery", "none")

@@ -53,7 +53,7 @@ class Terminal:
 def test_a_live_table_shows_every_operator(tmp_path: Path) -> None:
     words = ("run", write_numbers(tmp_path), "--engine", "inline", "--log", log_url(tmp_path))
     terminal = Terminal(*words, PAUSE="0.05", CLEW_FAULTS="after-generate@doubled#2:raise")
-    assert terminal.finish() == 0
+    assert terminal.finish() == 0, terminal.seen
     last = terminal.seen[terminal.seen.rindex("operator") :]
     assert re.search(r"source +finished +- +20 ", last)
     assert re.search(r"doubled +finished +20 +20 .* 1 ", last)
@@ -73,7 +73,7 @@ def test_what_others_write_to_stderr_stands_on_lines_of_its_own(tmp_path: Path) 
     terminal = Terminal(
         "run", str(file), "--engine", "inline", "--log", log_url(tmp_path), PAUSE="0.1", EVENTS="5"
     )  # fmt: skip
-    assert terminal.finish() == 0
+    assert terminal.finish() == 0, terminal.seen
     lines = [line.strip() for line in terminal.seen.splitlines()]
     assert lines.count("stray words") == 5
 
@@ -83,7 +83,7 @@ def test_ctrl_c_is_explained(tmp_path: Path) -> None:
     terminal = Terminal(*words, PAUSE="0.05", EVENTS="400")
     terminal.read_until(lambda seen: re.search(r"doubled +running", seen))
     terminal.type("\x03")
-    assert terminal.finish() == 130
+    assert terminal.finish() == 130, terminal.seen
     assert "stopping after the turns in flight; press Ctrl-C again to stop at once" in terminal.seen
     assert "resumes the run where it stopped" in terminal.seen
 
@@ -92,7 +92,7 @@ def test_a_finished_log_draws_no_table(tmp_path: Path) -> None:
     words = ("run", write_numbers(tmp_path), "--engine", "inline", "--log", log_url(tmp_path))
     call(*words)
     terminal = Terminal(*words)
-    assert terminal.finish() == 3
+    assert terminal.finish() == 3, terminal.seen
     assert "backlog" not in terminal.seen
     assert "a finished log is final" in terminal.seen
 
@@ -114,5 +114,5 @@ def test_yes_answers_beforehand(tmp_path: Path) -> None:
     words = ("run", write_numbers(tmp_path), "--engine", "inline", "--log", log_url(tmp_path))
     call(*words, POISON="13")
     terminal = Terminal(*words, "--fresh", "--yes")
-    assert terminal.finish() == 0
+    assert terminal.finish() == 0, terminal.seen
     assert "[y/N]" not in terminal.seen
