@@ -41,10 +41,10 @@ def first(tmp_path: Path) -> Path:
 
 
 def test_the_first_pipeline_dies_and_resumes_as_the_readme_says(first: Path) -> None:
-    codes = [clew(line, first).returncode for line in steps()]
-    dies = [-9 if "CLEW_FAULTS" in line else 0 for line in steps()]
-    assert codes == dies
-    assert "-9" in str(dies), "the README must show a crash"
+    assert any("CLEW_FAULTS" in line for line in steps()), "the README must show a crash"
+    for line in steps():
+        done = clew(line, first)
+        assert done.returncode == (-9 if "CLEW_FAULTS" in line else 0), f"{line}\n{done.stdout}{done.stderr}"
     assert clew("clew run first.py", first).returncode == 3
 
 
