@@ -40,10 +40,9 @@ class Journal(MemoryStore):
             if isinstance(write, LogEvents):
                 self._remember(write.run)
             elif isinstance(write, LogReadEvent) and write.input_set is not None:
-                answer = self._load(write.effect)
                 reads = self._reads.setdefault((operator, write.connection), {})
                 assert write.action not in reads, f"read action {write.action} of {operator} was logged twice"
-                reads[write.action] = answer
+                reads[write.action] = self._answer(write.effect)
 
     def collect(self, grace: int = 0) -> Collected:
         """Collect durably, as every store does: the files it names are removed next, for good."""
@@ -79,9 +78,9 @@ class Journal(MemoryStore):
                 assert schema is not None
                 kept[number] = [tuple(row.values()) for row in decode(next(bodies), from_bytes(schema)).to_pylist()]
 
-    def _load(self, effect: Bodies) -> int:
+    def _answer(self, effect: Bodies) -> int:
         (body,) = load(self._bodies, [effect])
-        answer: int = decode_stream(body)["answer"][0].as_py()
+        answer: int = decode_stream(body).column(-1)[0].as_py()
         return answer
 
 

@@ -181,3 +181,18 @@ class Ticker(Connection):
 
     def read(self, action: str) -> pa.Table:
         return pa.table({"asked": [action], "answer": [self.world.draw()]})
+
+
+@dataclass(frozen=True)
+class Lookup(Connection):
+    """Reads what another operator wrote to a simulated system."""
+
+    world: World
+    name: str
+
+    def describe(self) -> str:
+        return f"simulated {self.name}"
+
+    def read(self, action: str) -> pa.Table:
+        held = self.world.rows.get(self.name, [])
+        return pa.table({"found": [sum(str(row[0]) == action for row in held)]})

@@ -13,7 +13,7 @@ from clew.connectors import generator
 from clew.ids import Port
 from clew.pipeline.graph import Graph
 from tests.simulation.journal import Journal
-from tests.simulation.outside import Checkable, Growing, Idempotent, Queue, Row, Ticker, Transactional, World
+from tests.simulation.outside import Checkable, Growing, Idempotent, Lookup, Queue, Row, Ticker, Transactional, World
 
 EVENTS = 8
 #: Turns are cut by the scheduler, never by the clock: a seed must replay exactly.
@@ -260,6 +260,44 @@ def observed(world: World) -> Graph:
     return pipeline.graph()
 
 
+class Post(Operator):
+    """Writes each event to a table, and sends it on to one who reads that table."""
+
+    def initial(self) -> dict[str, Any]:
+        return {"seen": 0}
+
+    def assign(self, event: Any, state: dict[str, Any]) -> Sequence[Any]:
+        state["seen"] += 1
+        return [state["seen"]]
+
+    def ready(self, state: dict[str, Any], opened: Collection[Any]) -> Sequence[Any]:
+        return list(opened)
+
+    def generate(self, input_set: InputSet, context: Context) -> Any:
+        row = input_set.table().select(["n"]).slice(0, 1)
+        context.write("posts", row)
+        return row
+
+
+class Fetch(Post):
+    """Looks each event up in the table that the operator before it wrote."""
+
+    def generate(self, input_set: InputSet, context: Context) -> Any:
+        number = input_set.table()["n"][0].as_py()
+        found = context.read("posts", str(number))["found"][0].as_py()
+        return pa.table({"n": [number], "found": [found]})
+
+
+def posted(world: World) -> Graph:
+    pipeline = Pipeline("posted")
+    source = pipeline.source("numbers", generator(numbers, EVENTS), **TURNS)
+    writes = {"posts": Transactional(world, "posts")}
+    posts = pipeline.general("post", Post(), source, writes=writes, after_write=True, **TURNS)
+    fetched = pipeline.general("fetch", Fetch(), posts, reads={"posts": Lookup(world, "posts")}, **TURNS)
+    pipeline.sink(fetched, Transactional(world, "fetched"), **TURNS)
+    return pipeline.graph()
+
+
 # Judges.
 
 
@@ -322,6 +360,10 @@ def judge_observed(world: World, journal: Journal) -> None:
     assert world.released, "what was read was never released"
 
 
+def judge_posted(world: World, journal: Journal) -> None:
+    assert world.holdings()["fetched"] == [(3 * i, 1) for i in range(EVENTS)]
+
+
 SCENES = {
     scene.name: scene
     for scene in (
@@ -330,6 +372,7 @@ SCENES = {
         Scene("ports", ports, True, no_more),
         Scene("stateful", stateful, True, no_more),
         Scene("collected", collected, True, no_more, collects=True),
+        Scene("posted", posted, True, judge_posted),
         Scene("drawn", drawn, False, judge_drawn),
         Scene("asked", asked, False, judge_asked),
         Scene("observed", observed, False, judge_observed),
