@@ -149,13 +149,14 @@ class Channels:
 
     def _load(self, receiver: Port, channel: _Channel) -> None:
         capacity = self._graph.operators[receiver.operator].settings.capacity
-        if self._held(self._graph.sender(receiver)):
-            return
         if channel.acknowledged is None:
             channel.acknowledged = self._acknowledged(receiver)
         # One event above the capacity, so that a full connection is seen to be full.
         most = capacity.events + 1
         runs = self._store.unacknowledged(receiver, channel.acknowledged, most, capacity.bytes + 1)
+        # Asked after they were read: asked before, events logged in between would pass with their writes undone.
+        if self._held(self._graph.sender(receiver)):
+            return
         channel.runs = deque(runs)
         channel.events = sum(len(run.headers) for run in runs)
         channel.bytes = sum(run.size for run in runs)
