@@ -9,6 +9,7 @@ written `point[@operator][#nth][:action]`; several are separated by commas. The 
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -135,4 +136,7 @@ def _fire(fault: Fault, operator: str) -> None:
 
 
 if os.environ.get("CLEW_FAULTS"):
-    arm(*os.environ["CLEW_FAULTS"].split(","))
+    try:
+        arm(*os.environ["CLEW_FAULTS"].split(","))
+    except ValueError as wrong:
+        sys.exit(f"error: CLEW_FAULTS: {wrong}")

@@ -5,10 +5,12 @@ opened for writing again (B1). Its name holds operator, incarnation and turn, an
 so that two attempts of one task never share a file.
 """
 
+import mmap
 import os
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from clew.errors import BodyDamaged, StoreFailed
@@ -111,13 +113,17 @@ def load(root: str | None, runs: Sequence[Bodies]) -> Iterator[memoryview]:
 def _read(root: str | None, run: Bodies) -> memoryview:
     if run.data is not None:
         return memoryview(run.data)
-    path = Path(str(root)) / str(run.file)
+    return _mapped(f"{root}/{run.file}")[run.offset : run.offset + sum(run.lengths)]
+
+
+@lru_cache(maxsize=16)
+def _mapped(path: str) -> memoryview:
+    """Map a body file; it never changes (B1), so the next events from it need no call to the system."""
     try:
         with open(path, "rb") as source:
-            source.seek(run.offset)
-            return memoryview(source.read(sum(run.lengths)))
-    except OSError as error:
-        raise BodyDamaged(f"{path} ({error.strerror})") from error
+            return memoryview(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as error:
+        raise BodyDamaged(f"{path} ({error})") from error
 
 
 def attempt_of(name: str) -> tuple[int, int]:

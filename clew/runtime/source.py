@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from clew.errors import ClewError
+from clew.errors import ClewError, EngineFailed, TurnTimedOut
 from clew.faultpoint import fault_point
 from clew.ids import Port
 from clew.pipeline.contracts import Observed, Replayable
@@ -118,7 +118,9 @@ class SourceRunner(Runner):
         self._asked = self.pace.limit
         if isinstance(source, Replayable):
             plan = source.plan(self._snapshot, offset, self.pace.limit)
-            return [ReadTask(place, self._snapshot, piece, schemas) for piece in plan.slices], plan.last
+            # More tasks than cores would pay a task's fixed cost more often than it saves.
+            cuts = _cuts(0, len(plan.slices), self.around.engine.parallelism)
+            return [ReadTask(place, self._snapshot, plan.slices[a:b], schemas) for a, b in cuts], plan.last
         effect = self._resume.effect
         assert effect is not None
         start = offset or 0
@@ -143,7 +145,13 @@ class SourceRunner(Runner):
     def _run(self, tasks: Sequence[Task], about: str, clock: Clock) -> list[Any]:
         """Run tasks; a failure of the outside system is tried again before it stops the run."""
         while True:
-            ran = self.around.engine.map(self.job(self.context.turn + 1, about), tasks)
+            try:
+                ran = self.around.engine.map(self.job(self.context.turn + 1, about), tasks)
+            except (EngineFailed, TurnTimedOut):
+                self._attempts += 1
+                if self._attempts >= self.spec.settings.attempts:
+                    raise
+                continue
             results = ran.results
             clock.work += ran.seconds
             failures = [result for result in results if isinstance(result, Failure)]

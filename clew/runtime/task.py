@@ -29,6 +29,7 @@ from clew.runtime.bodies import BodyPlace, load
 from clew.runtime.codec import decode, decode_stream, encode, encode_stream
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
+_SPARK = ("/pyspark/", "/pyspark.zip", "/py4j/", "/py4j-")
 
 #: The schemas that ports are fixed to, as the log has them, by port name.
 Schemas = Mapping[str, bytes]
@@ -66,11 +67,11 @@ class GenerateTask:
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Read one slice of a replayable source."""
+    """Read some slices of a replayable source, one after the other."""
 
     place: BodyPlace
     snapshot: Any
-    piece: Any
+    pieces: tuple[Any, ...]
     outputs: Schemas
 
 
@@ -308,6 +309,8 @@ class Encoder:
         self._graph = graph
         self._operator = operator
         self._given = dict(fixed_schemas)
+        # By port: the receivers that need facts, and what computes them.
+        self._receivers: dict[str, list[tuple[str, Any]]] = {}
         self._schemas = {port: from_bytes(schema) for port, schema in fixed_schemas.items()}
         spec = graph.operators[operator]
         for port, schema in spec.schemas.items():
@@ -317,9 +320,12 @@ class Encoder:
         """Return header and body, or None for a table without records: it makes no event."""
         if table.num_rows == 0:
             return None
-        table = normalise(table)
-        schema = self._schemas.setdefault(port, table.schema)
-        table = conform(table, schema, f"{self._operator}.{port}")
+        schema = self._schemas.get(port)
+        # Most tables have the port's schema already, which is in its normal form.
+        if schema is None or not table.schema.equals(schema, check_metadata=True):
+            table = normalise(table)
+            schema = self._schemas.setdefault(port, table.schema)
+            table = conform(table, schema, f"{self._operator}.{port}")
         body = encode(table)
         return Header(table.num_rows, len(body), self._facts(port, table)), body
 
@@ -332,12 +338,11 @@ class Encoder:
         )
 
     def _facts(self, port: str, table: pa.Table) -> dict[str, tuple[str, Any]]:
-        facts = {}
-        for receiver in self._graph.receivers(Port(self._operator, port)):
-            logic = self._graph.operators[receiver.operator].logic
-            if logic.needs_facts:
-                facts[str(receiver)] = (logic.fingerprint, logic.facts(table))
-        return facts
+        if port not in self._receivers:
+            found = self._graph.receivers(Port(self._operator, port))
+            logics = [(str(receiver), self._graph.operators[receiver.operator].logic) for receiver in found]
+            self._receivers[port] = [(receiver, logic) for receiver, logic in logics if logic.needs_facts]
+        return {receiver: (logic.fingerprint, logic.facts(table)) for receiver, logic in self._receivers[port]}
 
 
 def outputs_by_port(result: Any, outputs: Sequence[str], operator: str) -> Iterator[tuple[str, pa.Table]]:
@@ -375,8 +380,8 @@ def _kept(bodies: Bodies) -> tuple[Bodies, ...]:
 def _read(graph: Graph, task: ReadTask) -> Events:
     source = graph.operators[task.place.operator].source
     assert isinstance(source, Replayable)
-    pieces = ((piece.table, piece.offset) for piece in source.read(task.snapshot, task.piece))
-    return _events(graph, task.place, task.outputs, pieces)
+    read = (piece for part in task.pieces for piece in source.read(task.snapshot, part))
+    return _events(graph, task.place, task.outputs, ((piece.table, piece.offset) for piece in read))
 
 
 def _observe(graph: Graph, task: ObserveTask) -> Bodies:
@@ -441,12 +446,13 @@ def failure(error: Exception, number: InputSetId | None = None) -> Failure:
     """Describe an exception by its type, its message and the user's own frames."""
     if isinstance(error, BodyDamaged | StoreFailed | SourceFailed | SinkFailed | StaleWriter):
         return Failure(number, type(error).__name__, str(error), "", error)
-    own = [f for f in traceback.extract_tb(error.__traceback__) if not _is_ours(f.filename)]
+    own = [f for f in traceback.extract_tb(error.__traceback__) if not is_ours(f.filename)]
     frames = "".join(traceback.format_list(own)).rstrip()
     # A ClewError without frames of the user's is about the data or the declaration: it says all there is to say.
     kept = error if isinstance(error, ClewError) and not own else None
     return Failure(number, type(error).__name__, str(error), frames, kept)
 
 
-def _is_ours(filename: str) -> bool:
-    return filename.startswith(_PACKAGE) or "/pyspark/" in filename or "pyspark.zip" in filename
+def is_ours(filename: str) -> bool:
+    """Say whether a file is Clew's or Spark's, and not the user's."""
+    return filename.startswith(_PACKAGE) or any(part in filename for part in _SPARK)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from clew.errors import EngineFailed, TurnTimedOut
 from clew.faultpoint import fault_point
 from clew.ids import Port
 from clew.pipeline.contracts import WriteAction
@@ -106,7 +107,11 @@ class Writes:
         task = WriteTask(self._around.bodies, spec.name, name, writes, check)
         about = f"write {spec.name}.{name}#{rows[0].number}"
         job = self._runner.job(self._runner.context.turn, about)
-        (written,) = self._around.engine.map(job, [task]).results
+        try:
+            (written,) = self._around.engine.map(job, [task]).results
+        except (EngineFailed, TurnTimedOut) as error:
+            # Spark's own failure is an attempt, as one of the outside system is.
+            return Written(0, (), Failure(None, type(error).__name__, str(error), "", error))
         assert isinstance(written, Written)
         return written
 
