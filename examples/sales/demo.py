@@ -30,7 +30,7 @@ from pipeline import DATA, DATABASE, pipeline  # noqa: E402
 from clew.run import masked, status  # noqa: E402
 
 LOG = f"sqlite:///{DATA}/log.db"
-#: In its seventh turn: sums are computed, and nothing of them is logged yet.
+#: In its seventh turn, when its work is done and nothing of it is logged yet.
 FAULT = "after-generate@hourly#7:raise"
 #: The process is killed when per_100 has made so many of its twelve totals.
 KILL_AFTER = 3
@@ -130,7 +130,7 @@ class Figures:
             say(_line(rows))
 
     def _follow(self, at: float, rows: Rows) -> None:
-        """Wait for hourly to come back, and to log the totals that it lost."""
+        """Wait for hourly to come back, and to log totals again."""
         assert self._failed is not None
         failed_at, before = self._failed
         if not self._back and rows["hourly"]["phase"] not in ("restarting", "recovering"):
@@ -139,8 +139,8 @@ class Figures:
             self.recovered = True
             others = sum(row["turns"] - before[name]["turns"] for name, row in rows.items() if name != "hourly")
             say(
-                f"hourly was restarted in {self._back:.1f} s and had made the lost totals again after "
-                f"{at - failed_at:.1f} s; meanwhile the others committed {others} turns"
+                f"hourly was restarted in {self._back:.1f} s and logged its next totals after {at - failed_at:.1f} s; "
+                f"meanwhile the others committed {others} turns"
             )
 
 
