@@ -57,7 +57,8 @@ class Nursery:
         )
 
     def run(self, job: Job) -> Ending:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(vars(job)) + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())

@@ -8,17 +8,12 @@ import pytest
 from clew import faultpoint
 from clew.errors import StaleWriter
 from clew.faultpoint import arm
-from clew.pipeline.graph import Graph
 from clew.run import topology
-from clew.runtime.channels import Channels
-from clew.runtime.engine import InlineEngine
-from clew.runtime.progress import Progress
-from clew.runtime.runner import Runner, Surroundings
 from clew.runtime.writes import time as waiting
-from clew.supervisor.threads import make_runner
 from tests.simulation.journal import Journal
 from tests.simulation.outside import World
 from tests.simulation.pipelines import SCENES, Scene
+from tests.simulation.process import Process
 
 #: Frozen inside a transaction, a process holds the log's lock; nobody can go on before it.
 FENCED = ("after-gather", "after-assign", "after-generate", "after-commit", "after-wake", "before-write",
@@ -28,26 +23,6 @@ FENCED = ("after-gather", "after-assign", "after-generate", "after-commit", "aft
           "after-source-restore", "after-restore", "after-recovered-input", "before-running")  # fmt: skip
 #: Sinks that are only checkable are not fenced, and the contract says so; these scenes have none.
 SCENARIOS = [SCENES["linear"], SCENES["posted"]]
-
-
-class Process:
-    """All runners of one pipeline on a log, as one process has them."""
-
-    def __init__(self, graph: Graph, log: Journal) -> None:
-        progress = Progress()
-        for spec in graph.operators.values():
-            progress.add(spec.name, spec.group)
-        around = Surroundings(graph, log, InlineEngine(graph), Channels(graph, log), progress)
-        self.runners: list[Runner] = [make_runner(spec, around) for spec in graph.operators.values()]
-
-    def run(self) -> None:
-        for runner in self.runners:
-            runner.recover()
-        for _ in range(500):
-            outcomes = [runner.step() for runner in self.runners]
-            if "worked" not in outcomes and all(runner.finished for runner in self.runners):
-                return
-        raise AssertionError("no end")
 
 
 class Frozen:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from clew.connectors import generator
 
 EVENTS = int(os.environ.get("EVENTS", "14"))
 PAUSE = float(os.environ.get("PAUSE", "0.005"))
-START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def orders_of(index: int) -> pa.Table:
