@@ -7,10 +7,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
@@ -23,7 +25,7 @@ from clew.runtime.engine import Job, Ran
 from clew.runtime.task import GenerateTask, Task
 from clew.spark.frames import generate_frames
 from clew.spark.program import Program
-from clew.spark.session import forget_session, is_alive, is_local, make_session, require_classic
+from clew.spark.session import cancel, forget_session, is_alive, is_local, make_session, require_classic
 from clew.spark.worker import Raised, run_tasks
 
 T = TypeVar("T")
@@ -32,6 +34,8 @@ T = TypeVar("T")
 _SESSIONS_PER_TURN = 3
 #: How many DataFrame jobs of one turn run at once.
 _FRAMES_AT_ONCE = 4
+#: How long a function that was cut off may take to end, in seconds, before its thread is left behind.
+_GRACE = 5.0
 
 
 class SparkEngine:
@@ -55,7 +59,7 @@ class SparkEngine:
         self._lock = threading.Lock()
         self._generation = 0
         self._numbers = itertools.count(1)
-        self._pool = ThreadPoolExecutor(_FRAMES_AT_ONCE, thread_name_prefix="frames")
+        self._threads: dict[str, _Threads] = {}
         self._sessions: dict[str, SparkSession] = {}
         self._overheads: dict[str, float] = {}
         self._bodies = bodies
@@ -85,30 +89,60 @@ class SparkEngine:
         """Run DataFrame functions: a few Input Sets at once, each with a job of its own."""
         spec = self._graph.operators[job.operator]
         start = time.monotonic()
-        groups = _together(spec, task)
-        work = [
-            self._pool.submit(
-                self._on_session, job, partial(generate_frames, spec, self._program.ref, group, job), job.operator
-            )
-            for group in groups
+        parts = [
+            self._start(job, partial(generate_frames, spec, self._program.ref, group, job))
+            for group in _together(spec, task)
         ]
-        results = [result for future in work for result in future.result()]
+        results = [result for part in parts for result in part.result()]
         seconds = time.monotonic() - start
         # What the shortest turn took counts as Spark's own part, which fewer events would not make shorter.
         overhead = self._overheads[job.operator] = min(seconds, self._overheads.get(job.operator, seconds))
         return Ran(results, seconds - overhead)
 
+    def _start(self, job: Job, compute: Callable[[SparkSession], list[Any]]) -> "Future[list[Any]]":
+        """Compute in a thread of the operator's own; a thread that does not come back is left behind."""
+        future: Future[list[Any]] = Future()
+
+        def work() -> None:
+            try:
+                result = self._on_session(job, compute, job.operator, abandon)
+            except BaseException as error:
+                _resolve(future.set_exception, error)
+            else:
+                _resolve(future.set_result, result)
+
+        def abandon(error: ClewError) -> None:
+            with self._lock:
+                left = self._threads.pop(job.operator, None)
+            if left is not None:
+                left.close()
+            _resolve(future.set_exception, error)
+
+        with self._lock:
+            if job.operator not in self._threads:
+                self._threads[job.operator] = _Threads(job.operator)
+            threads = self._threads[job.operator]
+        threads.submit(work)
+        return future
+
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        for threads in self._threads.values():
+            threads.close()
         if self._own and is_alive(self._spark):
             self._spark.stop()
 
-    def _on_session(self, job: Job, compute: Callable[[SparkSession], T], own_session: str = "") -> T:
+    def _on_session(
+        self,
+        job: Job,
+        compute: Callable[[SparkSession], T],
+        own_session: str = "",
+        abandon: Callable[[ClewError], None] | None = None,
+    ) -> T:
         """Compute on the current session; on a new one if the JVM dies meanwhile."""
         for _ in range(_SESSIONS_PER_TURN):
             generation, spark = self._session(own_session)
             try:
-                return self._limited(job, spark, compute)
+                return self._limited(job, spark, compute, abandon)
             except ClewError:
                 raise
             except Exception as error:
@@ -140,17 +174,28 @@ class SparkEngine:
             self._attach(make_session(self._master, self._configuration))
             self._generation += 1
 
-    def _limited(self, job: Job, spark: SparkSession, compute: Callable[[SparkSession], T]) -> T:
-        """Run a job under its own group, which is cancelled at the turn's time limit."""
+    def _limited(
+        self,
+        job: Job,
+        spark: SparkSession,
+        compute: Callable[[SparkSession], T],
+        abandon: Callable[[ClewError], None] | None,
+    ) -> T:
+        """Run a job under its own group, which is cancelled at the turn's time limit.
+
+        A DataFrame function that hangs while it builds its plan has no job to cancel: `abandon` is told of it.
+        """
         context = spark.sparkContext
         group = f"{job.operator}-{job.turn}-{next(self._numbers)}-{uuid.uuid4().hex[:8]}"
         context.setJobGroup(group, f"{job.operator}, turn {job.turn}: {job.about}", interruptOnCancel=True)
         context.setLocalProperty("spark.scheduler.pool", job.operator)
-        late = threading.Event()
+        late, ended = threading.Event(), threading.Event()
 
         def cut_off() -> None:
             late.set()
-            context.cancelJobGroup(group)
+            cancel(spark, group)
+            if abandon is not None and not ended.wait(_GRACE):
+                abandon(TurnTimedOut(job.operator, job.about, job.timeout))
 
         timer = threading.Timer(job.timeout, cut_off)
         timer.daemon = True
@@ -162,7 +207,37 @@ class SparkEngine:
                 raise TurnTimedOut(job.operator, job.about, job.timeout) from None
             raise
         finally:
+            ended.set()
             timer.cancel()
+
+
+class _Threads:
+    """A few threads for the DataFrame functions of one operator.
+
+    They are daemons, because one that hangs in the user's code must not hold up the end of the process.
+    """
+
+    def __init__(self, operator: str) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        for _ in range(_FRAMES_AT_ONCE):
+            threading.Thread(target=self._run, name=f"frames-{operator}", daemon=True).start()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self._work.put(work)
+
+    def close(self) -> None:
+        for _ in range(_FRAMES_AT_ONCE):
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
+def _resolve(settle: Callable[[Any], None], value: Any) -> None:
+    """Give a future its value, unless it was given up before."""
+    with suppress(InvalidStateError):
+        settle(value)
 
 
 def _together(spec: Any, task: GenerateTask) -> list[GenerateTask]:

@@ -4,7 +4,9 @@ The driver passes references only. Bodies are decoded by the first stage of the 
 stores the result, so that big data never passes through the driver.
 """
 
+import linecache
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import PySparkException
+import pyarrow.types as pt
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -28,8 +31,9 @@ from clew.protocol.step import FixSchema
 from clew.runtime.bodies import BodyPlace, load
 from clew.runtime.codec import decode
 from clew.runtime.engine import Job
-from clew.runtime.task import Encoder, Failure, GenerateTask, SetWork, failure
+from clew.runtime.task import Encoder, Failure, GenerateTask, SetWork, failure, is_ours
 from clew.spark.program import ProgramRef
+from clew.spark.session import is_alive, settled
 from clew.spark.worker import load_program
 
 #: The column that tells Input Sets apart where several are computed in one job.
@@ -38,6 +42,8 @@ TAG = "_clew_input_set"
 ROWS_PER_EVENT = 100_000
 #: How often a job is computed again because Spark repeated one of its stages.
 _MOST_REPEATS = 5
+#: How long Spark's bookkeeping may lag behind a job, in seconds, before its result is not trusted.
+_LONGEST_LAG = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +83,11 @@ def generate_frames(
                 break
         else:
             raise ClewError(f"Spark repeated a stage of {spec.name} {_MOST_REPEATS} times; is an executor failing?")
-    except PySparkException as error:
-        return [failure(_shortened(error), numbers[0])]
-    except ClewError as error:
-        return [failure(error, numbers[0])]
     except Exception as error:
-        if type(error).__module__.startswith("py4j"):
+        if type(error).__module__.startswith("py4j") or not is_alive(spark):
+            # Spark's own failure, or its end, and not the function's; a dead JVM shows as a refused connection.
             raise
-        return [failure(error, numbers[0])]
+        return [_failure(error, numbers[0])]
     broken = next((part.failure for part in stored if part.failure is not None), None)
     if broken is not None:
         return [Failure(numbers[0], broken.kind, broken.message, broken.frames, broken.error)]
@@ -177,10 +180,27 @@ def _decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             schema = from_bytes(todo.schema)
             tables = [decode(body, schema) for body in load(todo.root, todo.bodies)] or [schema.empty_table()]
             # One chunk: thousands of small ones cost Spark more than the records in them.
-            table = todo.window.select(pa.concat_tables(tables), todo.key).combine_chunks()
+            table = for_spark(todo.window.select(pa.concat_tables(tables), todo.key)).combine_chunks()
             if todo.tag is not None:
                 table = table.append_column(TAG, pa.repeat(pa.scalar(todo.tag, pa.int64()), table.num_rows))
             yield from table.to_batches()
+
+
+def for_spark(table: pa.Table) -> pa.Table:
+    """Give times of day the nanoseconds that Spark expects; they come back as microseconds, none is ever lost."""
+    return table.cast(pa.schema([field.with_type(_for_spark(field.type)) for field in table.schema]))
+
+
+def _for_spark(kind: pa.DataType) -> pa.DataType:
+    if pt.is_time64(kind):
+        return pa.time64("ns")
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_for_spark(kind.value_type)))
+    if pt.is_map(kind):
+        return pa.map_(_for_spark(kind.key_type), kind.item_field.with_type(_for_spark(kind.item_type)))
+    if pt.is_struct(kind):
+        return pa.struct([field.with_type(_for_spark(field.type)) for field in kind])
+    return kind
 
 
 def _store(
@@ -260,6 +280,8 @@ def _repeated(spark: SparkSession) -> bool:
     The result may then mix two computations, which only agree when the function is deterministic.
     """
     context = spark.sparkContext
+    if not settled(spark, _LONGEST_LAG):
+        return True
     tracker = context.statusTracker()
     group = context.getLocalProperty("spark.jobGroup.id")
     for job in tracker.getJobIdsForGroup(group):
@@ -271,8 +293,50 @@ def _repeated(spark: SparkSession) -> bool:
     return False
 
 
-def _shortened(error: PySparkException) -> Exception:
-    """Keep the first paragraph of what Spark says; the query context below it is for its own authors."""
-    text = (error.getMessage() or str(error)).strip()
-    kept: type[Exception] = type(type(error).__name__, (Exception,), {})
-    return kept(text.split("\n\n")[0].split("\n\tat ")[0]).with_traceback(error.__traceback__)
+# What the user's function did wrong, wherever Spark found it.
+
+_FRAME = re.compile(r'  File "(?P<file>.*?)", line (?P<line>\d+)')
+
+
+def _failure(error: Exception, number: InputSetId) -> Failure:
+    """Describe what a DataFrame function raised while it was built, in Python on an executor, or in Spark's own SQL."""
+    if isinstance(error, PythonException):
+        return _failure_on_executor(str(error), number)
+    described = failure(error, number)
+    if not isinstance(error, PySparkException):
+        return described
+    # The query plan that may follow is for Spark's own authors.
+    message = (error.getMessage() or str(error)).strip().split("\n\n")[0].split("\n\tat ")[0]
+    return Failure(number, described.kind, message, described.frames or _call_sites(error))
+
+
+def _failure_on_executor(text: str, number: InputSetId) -> Failure:
+    """Read the traceback that a Python worker sent as text."""
+    lines = text.rpartition("Traceback (most recent call last):\n")[2].splitlines()
+    at = next((i for i, line in enumerate(lines) if not line.startswith(" ")), len(lines))
+    kind, _, message = "\n".join(lines[at:]).strip().partition(": ")
+    if kind.startswith("clew."):
+        return Failure(number, kind, message, "", ClewError(message))
+    return Failure(number, kind.rpartition(".")[2], message, _own_frames(lines[:at]))
+
+
+def _own_frames(lines: Sequence[str]) -> str:
+    """Keep the frames of a formatted traceback that are the user's."""
+    kept: list[str] = []
+    own = False
+    for line in lines:
+        frame = _FRAME.match(line)
+        own = not is_ours(frame["file"]) if frame else own
+        kept += [line] if own else []
+    return "\n".join(kept)
+
+
+def _call_sites(error: PySparkException) -> str:
+    """Name the lines that built the expression which failed in Spark, as a traceback does."""
+    frames = []
+    for context in error.getQueryContext():
+        file, _, line = str(context.callSite()).rpartition(":")
+        if line.isdigit():
+            code = linecache.getline(file, int(line)).strip()
+            frames.append(f'  File "{file}", line {line}, in {context.fragment()}' + (f"\n    {code}" if code else ""))
+    return "\n".join(frames)

@@ -5,6 +5,7 @@ it, and no public call lets go.
 """
 
 import contextlib
+import gc
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql.udf import UserDefinedFunction
 
 from clew.errors import SetupFailed
 
@@ -22,6 +24,7 @@ CONFIGURATION = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "clew.spark.daemon",
     "spark.scheduler.mode": "FAIR",
     "spark.driver.memory": "2g",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -40,6 +43,7 @@ CONFIGURATION = {
 def make_session(master: str | None = None, configuration: dict[str, str] | None = None) -> SparkSession:
     """Start a session of Clew's own; raises SetupFailed when this machine cannot."""
     _require_java()
+    _require_none()
     # Workers must run in this interpreter, where the user's packages are, whatever `python3` is.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     cores = max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2)
@@ -67,6 +71,19 @@ def _require_java() -> None:
         raise SetupFailed(f"Spark needs Java, and {where}", "install Java 17 or later, or set JAVA_HOME to it")
 
 
+def _require_none() -> None:
+    """Refuse to take over a session that somebody else runs in this process: Spark would hand it out as a new one."""
+    context = SparkContext._active_spark_context
+    if context is None:
+        return
+    if _answers(context):
+        raise SetupFailed(
+            "a Spark session is already running in this process, and there can be only one",
+            "give it to Clew with run(spark=session), or stop it first",
+        )
+    forget_session()
+
+
 def require_classic(session: Any) -> SparkSession:
     """Refuse a session that Clew cannot drive."""
     try:
@@ -81,13 +98,33 @@ def require_classic(session: Any) -> SparkSession:
 
 def is_alive(session: SparkSession) -> bool:
     """Say whether the driver JVM still answers."""
-    process = getattr(session.sparkContext._gateway, "proc", None)
+    return _answers(session.sparkContext)
+
+
+def _answers(context: SparkContext) -> bool:
+    process = getattr(context._gateway, "proc", None)
     if process is not None and process.poll() is not None:
         return False
     try:
-        return not session.sparkContext._jsc.sc().isStopped()
+        return not context._jsc.sc().isStopped()
     except Exception:
         return False
+
+
+def cancel(session: SparkSession, group: str) -> None:
+    """Cancel the jobs of a group, also those that it has yet to submit: a query is more than one job."""
+    with contextlib.suppress(Exception):
+        # Where the JVM is gone there is nothing left to cancel.
+        session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
+
+
+def settled(session: SparkSession, seconds: float) -> bool:
+    """Wait until Spark's own bookkeeping has seen what has happened so far; say whether it came to that."""
+    try:
+        session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(seconds * 1000))
+    except Exception:
+        return False
+    return True
 
 
 def forget_session() -> None:
@@ -107,6 +144,10 @@ def forget_session() -> None:
     SparkContext._jvm = None
     SparkSession._instantiatedSession = None
     SparkSession._activeSession = None
+    # The user's functions keep a reference into the JVM that they were first used in.
+    for thing in gc.get_objects():
+        if issubclass(type(thing), UserDefinedFunction):
+            thing._judf_placeholder = None
 
 
 def is_local(session: SparkSession) -> bool:

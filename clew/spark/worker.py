@@ -1,7 +1,9 @@
 """What runs inside a Python worker of an executor: load the program once, then execute tasks."""
 
+import contextlib
 import os
 import pickle
+import shutil
 import sys
 import tempfile
 import time
@@ -42,12 +44,24 @@ def load_program(ref: ProgramRef) -> Graph:
 def _load_bundle(ref: ProgramRef, archive: Path) -> Graph:
     from clew.pipeline.load import load
 
-    folder = tempfile.mkdtemp(prefix=f"clew-{ref.digest}-")
-    with zipfile.ZipFile(archive) as bundle:
-        bundle.extractall(folder)
+    folder = _unpacked(archive)
     _forget_older_bundles()
-    _bundles.append(folder)
-    return load(str(Path(folder) / ref.file), ref.name).graph()
+    _bundles.append(str(folder))
+    return load(str(folder / ref.file), ref.name).graph()
+
+
+def _unpacked(archive: Path) -> Path:
+    """Unpack a bundle beside its archive, where Spark removes it with the session; all workers there share it."""
+    folder = archive.resolve().with_suffix("")
+    if not folder.exists():
+        own = tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent)
+        with zipfile.ZipFile(archive) as bundle:
+            bundle.extractall(own)
+        # Another worker may have been faster; what it unpacked is the same.
+        with contextlib.suppress(OSError):
+            os.rename(own, folder)
+        shutil.rmtree(own, ignore_errors=True)
+    return folder
 
 
 def _forget_older_bundles() -> None:
