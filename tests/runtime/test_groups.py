@@ -119,3 +119,22 @@ def test_operators_of_one_group_restart_together(tmp_path: Path) -> None:
         "numbers": 0, "one": 1, "two": 1, "two_sink": 0,
     }  # fmt: skip
     assert world.rows["sink"] == [(n,) for n in range(9)]
+
+
+@pytest.mark.parametrize("log", ["sqlite", "memory"])
+def test_scenario_16_sender_and_receiver_fail_at_once_and_all_the_others_too(tmp_path: Path, log: str) -> None:
+    """Every group crashes in its second turn, and again while it recovers, each in a thread of its own."""
+    world, progress = World(), Progress()
+    faults = arm(
+        "after-source-commit@numbers#2:raise", "after-source-restore@numbers#2:raise",
+        "after-commit@slow#2:raise", "after-restore@slow#2:raise",
+        "after-generate@threes#2:raise", "after-recovered-input@threes#2:raise",
+        "sink-after-commit@slow_sink#2:raise", "before-write-check@slow_sink#1:raise",
+        "before-write@threes_sink#2:raise", "after-resend@threes_sink#2:raise",
+    )  # fmt: skip
+    url = f"sqlite:///{tmp_path / 'log.db'}" if log == "sqlite" else "memory:"
+    run(_pipeline(world, 40, 0.001), log=url, engine="inline", policy=Policy(0.02), progress=progress)
+    assert [fault for fault in faults if not fault.fired] == []
+    assert {name: row.restarts for name, row in progress.rows().items()} == dict.fromkeys(progress.rows(), 2)
+    assert world.rows["all"] == [(n,) for n in range(40)]
+    assert world.rows["threes"] == [(n,) for n in range(0, 40, 3)]
