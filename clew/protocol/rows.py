@@ -22,6 +22,10 @@ class Header:
     #: Whether this event is the end of its port's stream.
     end: bool = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Thousands travel with a turn; the way that dataclasses are pickled by default is three times slower.
+        return Header, (self.rows, self.size, self.facts, self.end)
+
 
 #: The header of an end-of-stream event, which has no records and no body.
 END = Header(0, 0, {}, True)
@@ -42,6 +46,9 @@ class Bodies:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Bodies, (self.lengths, self.checksums, self.data, self.file, self.offset)
 
     def cut(self, start: int, stop: int) -> "Bodies":
         """Return the bodies from index `start` up to `stop`."""

@@ -43,6 +43,9 @@ class Part:
     first: int
     bodies: tuple[Bodies, ...]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Part, (self.port, self.first, self.bodies)
+
 
 @dataclass(frozen=True, slots=True)
 class SetWork:
@@ -53,6 +56,9 @@ class SetWork:
     key: Any
     parts: tuple[Part, ...]
     state: Mapping[str, Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SetWork, (self.number, self.function, self.key, self.parts, self.state)
 
 
 @dataclass(frozen=True, slots=True)
