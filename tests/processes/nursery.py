@@ -5,6 +5,7 @@ milliseconds and not the second that Python's imports take. The child is a real 
 SIGKILL. `python nursery.py` is that waiting process.
 """
 
+import gc
 import json
 import os
 import signal
@@ -80,6 +81,9 @@ def _serve() -> None:
     import clew.store.postgres
     import clew.store.sqlite  # noqa: F401
 
+    # Children share what is here as it is, instead of copying it page by page when they collect.
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         job = Job(**json.loads(line))
         out = Path(f"{job.bodies}.ending")

@@ -38,7 +38,7 @@ def _twice(first: str, operator: str, points: Sequence[str]) -> list[Case]:
 SALES: list[Case] = [
     *_cases("orders", ("before-action-logged", "after-action-logged", "after-end"), 1),
     *_cases("orders", ("after-source-read", "after-source-commit", "inside-commit"), 2),
-    *_cases("paid", (*TURN,), 2),
+    *_cases("paid", ("after-assign", "inside-commit", "after-wake"), 2),
     *_cases("paid", END, 1),
     *_cases("totals", TURN, 2),
     *_cases("totals", END, 1),
@@ -46,11 +46,11 @@ SALES: list[Case] = [
     *_cases("hourly", END, 1),
     *_cases("totals_sink", (*TURN, *WRITE, *SQL), 2),
     *_cases("totals_sink", END, 1),
-    *_cases("hourly_sink", (*WRITE, *SQL), 2),
+    *_cases("hourly_sink", SQL, 2),
     *_cases("paid_sink", (*WRITE, *FILE), 2),
     *_twice("after-source-commit@orders#3", "orders", ("after-take-over", "after-resend", "after-source-restore")),
     *_twice("after-generate@totals#2", "totals", AGAIN),
-    *_twice("before-write@totals_sink#2", "totals_sink", (*AGAIN, "before-write-check", *WRITE, *SQL)),
+    *_twice("before-write@totals_sink#2", "totals_sink", ("after-restore", "before-write-check", *WRITE, *SQL)),
     *_twice("sink-after-commit@hourly_sink#1", "hourly_sink", ("before-write-check", "after-write-done")),
     *_twice("sink-after-commit@paid_sink#2", "paid_sink", ("before-write-check", "after-write-done")),
     ("before-collect#2",),
@@ -71,7 +71,7 @@ DRAWN: list[Case] = [
     *_twice("after-effect-stored@messages#1", "messages", ("after-take-over", "after-source-restore")),
     *_twice("after-source-commit@messages#2", "messages", ("after-take-over", "after-source-restore")),
     *_twice("after-generate@tag#3", "tag", AGAIN),
-    *_twice("before-write@prices#2", "prices", (*AGAIN, "before-write-check", *WRITE, *SQL)),
+    *_twice("before-write@prices#2", "prices", ("after-restore", "before-write-check", *WRITE, *SQL)),
 ]
 
 

@@ -30,7 +30,8 @@ def _pipeline(world: World, events: int, pause: float) -> Pipeline:
     pipeline = Pipeline("groups")
     source = pipeline.source("numbers", generator(lambda index: pa.table({"n": [index]}), events), max_turn_events=2)
 
-    @pipeline.operator(source, max_turn_events=2)
+    # With little room before it, the source goes as slowly as this, and lasts as long as the run.
+    @pipeline.operator(source, max_turn_events=2, capacity=4)
     def slow(table: pa.Table) -> pa.Table:
         time.sleep(pause)
         return table

@@ -15,7 +15,7 @@ from tests.simulation.pipelines import SCENES, Scene
 
 ASKED = int(os.environ.get("CLEW_SCHEDULES", "0"))
 search = settings(
-    max_examples=ASKED or 50,
+    max_examples=ASKED or 40,
     derandomize=not ASKED,
     deadline=None,
     database=None,
