@@ -78,8 +78,9 @@ def generate_frames(
     numbers = [work.number for work in task.sets]
     try:
         for _ in range(_MOST_REPEATS):
+            before = _jobs(spark)
             stored = _compute(spec, function, ref, task, spark)
-            if job.deterministic or not _repeated(spark):
+            if job.deterministic or not _repeated(spark, before):
                 break
         else:
             raise ClewError(f"Spark repeated a stage of {spec.name} {_MOST_REPEATS} times; is an executor failing?")
@@ -274,17 +275,21 @@ def _productions(
     return Productions(tuple(numbers), outputs, schemas=fixes)
 
 
-def _repeated(spark: SparkSession) -> bool:
-    """Say whether Spark computed a stage of the current job group twice.
+def _jobs(spark: SparkSession) -> frozenset[int]:
+    """Return the jobs of the current group."""
+    group = spark.sparkContext.getLocalProperty("spark.jobGroup.id")
+    return frozenset(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+
+def _repeated(spark: SparkSession, before: frozenset[int]) -> bool:
+    """Say whether Spark computed a stage twice in the jobs of the current group that were not there before.
 
     The result may then mix two computations, which only agree when the function is deterministic.
     """
-    context = spark.sparkContext
     if not settled(spark, _LONGEST_LAG):
         return True
-    tracker = context.statusTracker()
-    group = context.getLocalProperty("spark.jobGroup.id")
-    for job in tracker.getJobIdsForGroup(group):
+    tracker = spark.sparkContext.statusTracker()
+    for job in _jobs(spark) - before:
         info = tracker.getJobInfo(job)
         for stage in info.stageIds if info else ():
             seen = tracker.getStageInfo(stage)

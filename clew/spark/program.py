@@ -12,7 +12,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import cloudpickle
 
 from clew.errors import SetupFailed
-from clew.pipeline.graph import Graph
+from clew.pipeline.graph import Graph, OperatorSpec
 
 _SKIPPED = {"__pycache__", "node_modules", "build", "dist"}
 #: A bundle is code; a folder with more than this beside the pipeline file is not a project of its own.
@@ -61,6 +61,7 @@ class Program:
     @classmethod
     def of_graph(cls, graph: Graph) -> "Program":
         """Pickle a pipeline that was declared in this process."""
+        graph = _travelling(graph)
         modules = list(_own_modules(graph))
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
@@ -118,6 +119,20 @@ def _sources(file: Path) -> Iterator[Path]:
             yield path
         elif path.is_dir() and path.name not in _SKIPPED and (path / "__init__.py").exists():
             yield from (module for module in path.rglob("*.py") if not _SKIPPED.intersection(module.parts))
+
+
+def _travelling(graph: Graph) -> Graph:
+    """Leave DataFrame functions at home: they run in the driver, and may hold sessions, DataFrames and used UDFs."""
+    return replace(graph, operators={name: _without_frames(spec) for name, spec in graph.operators.items()})
+
+
+def _without_frames(spec: OperatorSpec) -> OperatorSpec:
+    functions = (replace(f, run=_at_home) if f.style == "dataframe" else f for f in spec.functions)
+    return replace(spec, functions=tuple(functions))
+
+
+def _at_home(*_: Any) -> Any:
+    raise AssertionError("a DataFrame function was called on an executor")
 
 
 def _own_modules(graph: Graph) -> Iterator[ModuleType]:

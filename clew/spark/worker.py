@@ -20,6 +20,8 @@ from clew.pipeline.graph import Graph
 from clew.runtime.task import Task, execute
 from clew.spark.program import ProgramRef
 
+#: Where the worker was started: on a cluster, files that Spark ships are found from here.
+_HOME = os.getcwd()
 _loaded: dict[str, Graph] = {}
 _bundles: list[str] = []
 
@@ -36,7 +38,7 @@ def load_program(ref: ProgramRef) -> Graph:
     if os.getcwd() != ref.directory and os.path.isdir(ref.directory):
         os.chdir(ref.directory)
     if ref.digest not in _loaded:
-        path = Path(SparkFiles.get(ref.archive))
+        path = Path(_HOME, SparkFiles.getRootDirectory(), ref.archive)
         _loaded[ref.digest] = pickle.loads(path.read_bytes()) if ref.kind == "pickle" else _load_bundle(ref, path)
     return _loaded[ref.digest]
 

@@ -130,7 +130,7 @@ class MemoryStore:
             current = self._rows.operators[operator].incarnation
             if current != incarnation:
                 raise StaleWriter(operator, incarnation, current)
-            before = _copy(self._rows, writes)
+            before = _copy(self._rows, operator)
             try:
                 for write in writes:
                     owner = owner_of(write)
@@ -509,16 +509,15 @@ def _place(bodies: Bodies) -> Any:
     return f"file:{bodies.file}@{bodies.offset}+{sum(bodies.lengths)}"
 
 
-def _copy(rows: _Rows, writes: Sequence[Write]) -> _Rows:
-    """Copy deep enough that applying writes to the original leaves the copy as it was."""
+def _copy(rows: _Rows, operator: str | None = None) -> _Rows:
+    """Copy deep enough that writes of `operator` to the original leave the copy as it was; None: of anybody."""
     kept = copy(rows)
     for name, value in vars(rows).items():
         setattr(kept, name, {key: copy(inner) for key, inner in value.items()})
-    if any(isinstance(write, Acknowledge | FinishSets) for write in writes):
-        kept.entries = {
-            receiver: {number: [replace(entry) for entry in row] for number, row in entries.items()}
-            for receiver, entries in rows.entries.items()
-        }
+    # Only the operator's own entries change in place; those it makes for others are new rows.
+    for receiver, entries in rows.entries.items():
+        if operator in (None, receiver.operator):
+            kept.entries[receiver] = {number: [copy(entry) for entry in row] for number, row in entries.items()}
     return kept
 
 

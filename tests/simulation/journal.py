@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from clew.ids import InputSetId, Port
+from clew.ids import Port
 from clew.pipeline.schema import from_bytes
 from clew.protocol.rows import Bodies, EventRun
-from clew.protocol.step import FinishSets, LogEvents, LogReadEvent, Write
+from clew.protocol.step import LogEvents, LogReadEvent, Write
 from clew.runtime.bodies import load
 from clew.runtime.codec import decode, decode_stream
 from clew.store.base import Collected
@@ -33,7 +33,7 @@ class Journal(MemoryStore):
 
     def commit(self, operator: str, incarnation: int, writes: Sequence[Write], durable: bool = True) -> None:
         keep = self._lossy and not durable and self._safe is None
-        before = _copy(self._rows, _ALL) if keep else None
+        before = _copy(self._rows) if keep else None
         super().commit(operator, incarnation, writes, durable)
         self._safe = None if durable else self._safe or before
         for write in writes:
@@ -82,7 +82,3 @@ class Journal(MemoryStore):
         (body,) = load(self._bodies, [effect])
         answer: int = decode_stream(body).column(-1)[0].as_py()
         return answer
-
-
-#: Makes the copy deep enough for any writes that follow.
-_ALL = (FinishSets("", InputSetId(0), 0),)

@@ -275,12 +275,14 @@ def test_a_second_attempt_of_a_stage_is_seen(
     attempts: tuple[int, ...], repeated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "settled", lambda session, seconds: True)
-    assert frames._repeated(_session(*attempts)) is repeated
+    assert frames._repeated(_session(*attempts), frozenset()) is repeated
+    # Those of an earlier computation, thrown away already, do not count again.
+    assert not frames._repeated(_session(*attempts), frozenset([7]))
 
 
 def test_bookkeeping_that_lags_behind_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "settled", lambda session, seconds: False)
-    assert frames._repeated(_session(0, 0))
+    assert frames._repeated(_session(0, 0), frozenset())
 
 
 @pytest.mark.parametrize(("deterministic", "computed"), [(False, 3), (True, 1)])
@@ -288,7 +290,7 @@ def test_a_result_of_which_a_stage_was_repeated_is_computed_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deterministic: bool, computed: int
 ) -> None:
     answers = iter([True, True])
-    monkeypatch.setattr(frames, "_repeated", lambda session: next(answers, False))
+    monkeypatch.setattr(frames, "_repeated", lambda session, before: next(answers, False))
     calls = tmp_path / "calls"
     p = Pipeline("repeated")
     source = p.source("source", generator(lambda i: pa.table({"i": [i]}), 1))
