@@ -22,7 +22,8 @@ from clew.spark.program import ProgramRef
 
 #: Where the worker was started: on a cluster, files that Spark ships are found from here.
 _HOME = os.getcwd()
-_loaded: dict[str, Graph] = {}
+#: By content and directory: a file that is loaded elsewhere means other files by the same relative paths.
+_loaded: dict[tuple[str, str], Graph] = {}
 _bundles: list[str] = []
 
 
@@ -37,10 +38,11 @@ def load_program(ref: ProgramRef) -> Graph:
     """Return the pipeline that a job belongs to; loaded once per worker and content."""
     if os.getcwd() != ref.directory and os.path.isdir(ref.directory):
         os.chdir(ref.directory)
-    if ref.digest not in _loaded:
+    key = (ref.digest, ref.directory)
+    if key not in _loaded:
         path = Path(_HOME, SparkFiles.getRootDirectory(), ref.archive)
-        _loaded[ref.digest] = pickle.loads(path.read_bytes()) if ref.kind == "pickle" else _load_bundle(ref, path)
-    return _loaded[ref.digest]
+        _loaded[key] = pickle.loads(path.read_bytes()) if ref.kind == "pickle" else _load_bundle(ref, path)
+    return _loaded[key]
 
 
 def _load_bundle(ref: ProgramRef, archive: Path) -> Graph:
