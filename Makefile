@@ -23,8 +23,9 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Two processes: one for what shares a Spark session, one for the rest.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 bench: setup
 	$(BIN)/python bench/throughput.py

@@ -27,3 +27,10 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     yield postgres_server.url.removesuffix("postgres") + name
     with psycopg.connect(postgres_server.url, autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that share a Spark session in one process where tests run in several (`pytest -n 2`)."""
+    for item in items:
+        if "/tests/spark/" in str(item.path):
+            item.add_marker(pytest.mark.xdist_group("spark"))
