@@ -1,6 +1,7 @@
 """The tables of a log in PostgreSQL, the paper's tables as views over them, and the fence."""
 
 from clew.store.tables_sql import TABLES as _SQLITE_TABLES
+from clew.store.views_sql import EVENT_LOG_ROWS
 
 TABLES = (
     _SQLITE_TABLES.replace("INTEGER", "BIGINT").replace("BLOB", "BYTEA").replace(" WITHOUT ROWID", "")
@@ -37,54 +38,16 @@ END $$;
 
 #: LOG.io, Section 3.2, for anyone with psql. `Store.table` gives the same rows; here a body in a file is told as
 #: the bytes of its place, since a column has one type.
-VIEWS = """
+VIEWS = (
+    """
 CREATE VIEW EVENT_LOG (event_id, status, send_op, send_p, rec_op, rec_p, inset_id) AS
 WITH event AS (
     SELECT s.operator, s.port, n.number FROM sent s
     LEFT JOIN collected c ON c.operator = s.operator AND c.port = s.port
     CROSS JOIN LATERAL generate_series(greatest(s.first, coalesce(c.upto, 0) + 1), s.first + s.count - 1) AS n (number)
-), entry AS (
-    SELECT e.number, e.operator, e.port, l.rec_operator, l.rec_port,
-        CASE WHEN a.size > 0 THEN a.input_set + (a.skip + e.number - a.first) / a.size ELSE a.input_set END AS input_set
-    FROM event e
-    LEFT JOIN link l ON l.operator = e.operator AND l.port = e.port
-    LEFT JOIN ack a ON a.operator = l.rec_operator AND a.port = l.rec_port AND e.number < a.first + a.count
-        AND a.first = (
-            SELECT max(b.first) FROM ack b
-            WHERE b.operator = l.rec_operator AND b.port = l.rec_port AND b.first <= e.number
-        )
-)
-SELECT number,
-    CASE
-        WHEN rec_operator IS NULL OR input_set = 0 THEN 'done'
-        WHEN EXISTS (
-            SELECT 1 FROM done d
-            WHERE d.operator = rec_operator AND d.first <= input_set AND input_set < d.first + d.count
-        ) THEN 'done'
-        ELSE 'undone'
-    END,
-    operator, port, rec_operator, rec_port, input_set
-FROM entry
-UNION ALL
-SELECT w.number,
-    CASE WHEN EXISTS (
-        SELECT 1 FROM done_write d WHERE d.operator = w.operator AND d.connection = w.connection
-            AND d.first <= w.number AND w.number < d.first + d.count
-    ) THEN 'done' ELSE 'undone' END,
-    w.operator, NULL, w.operator, w.connection, NULL
-FROM write_action w
-UNION ALL
-SELECT action, CASE done WHEN 1 THEN 'done' ELSE 'undone' END, operator, connection, NULL, NULL, input_set
-FROM read_event
-UNION ALL
-SELECT s.state_id,
-    CASE WHEN EXISTS (
-        SELECT 1 FROM done d
-        WHERE d.operator = s.operator AND d.first <= s.input_set AND s.input_set < d.first + d.count
-    ) THEN 'done' ELSE 'undone' END,
-    s.operator, NULL, NULL, NULL, s.input_set
-FROM state_event s;
-
+"""
+    + EVENT_LOG_ROWS
+    + """
 CREATE VIEW EVENT_DATA (event_id, send_op, send_p, header, body) AS
 WITH event AS (
     SELECT s.operator, s.port, s.first + h.i AS number, h.record_count, h.size FROM sent s
@@ -145,3 +108,4 @@ CROSS JOIN LATERAL generate_series(0, s.events - 1) AS g (i)
 LEFT JOIN collected c ON c.operator = l.operator AND c.port = l.port
 WHERE l.first + s.events_before + g.i > coalesce(c.upto, 0);
 """
+)
