@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from figures import interleave, median_interval, plot, report
+from pyspark.sql import SparkSession
 
 from clew import Count, Pipeline, files, generator
 from clew.run import run
@@ -48,10 +49,10 @@ def declare(events: int, out: Path, turn_events: int) -> Pipeline:
 class Bench:
     """One session, and a fresh directory for every repetition."""
 
-    def __init__(self, events: int, turn_events: int) -> None:
+    def __init__(self, spark: SparkSession, events: int, turn_events: int) -> None:
+        self.spark = spark
         self.events = events
         self.turn_events = turn_events
-        self.spark = make_session("local[2]")
         self.control_ms: list[float] = []
 
     def measure(self, recovery: str) -> float:
@@ -82,14 +83,15 @@ def main() -> None:
     arguments.add_argument("--control-events", type=int, default=3_000)
     given = arguments.parse_args()
 
-    bench = Bench(given.events, 8_192)
+    spark = make_session("local[2]")
+    bench = Bench(spark, given.events, 8_192)
     print("warming up", flush=True)
     bench.measure("none")
     bench.measure("log")
     figures = interleave({"log": lambda: bench.measure("log"), "none": lambda: bench.measure("none")}, given.pairs)
 
     # What a turn costs outside Spark is asked for at 100 events of 10 KB.
-    fixed = Bench(given.control_events, 100)
+    fixed = Bench(spark, given.control_events, 100)
     for _ in range(3):
         fixed.measure("log")
     ratios = [log / none for log, none in zip(figures["log"], figures["none"])]
