@@ -35,7 +35,7 @@ _SESSIONS_PER_TURN = 3
 #: How many DataFrame jobs of one turn run at once.
 _FRAMES_AT_ONCE = 4
 #: How long a function that was cut off may take to end, in seconds, before its thread is left behind.
-_GRACE = 5.0
+_GRACE = 2.0
 
 
 class SparkEngine:

@@ -6,6 +6,7 @@ it, and no public call lets go.
 
 import contextlib
 import gc
+import logging
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ import tempfile
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 
@@ -40,6 +42,10 @@ CONFIGURATION = {
 }
 
 
+#: Loggers that print the Java stack of every task that fails; what failed and why, Clew tells itself.
+_TALKATIVE = ("org.apache.spark.executor.Executor", "org.apache.spark.scheduler.TaskSetManager")
+
+
 def make_session(master: str | None = None, configuration: dict[str, str] | None = None) -> SparkSession:
     """Start a session of Clew's own; raises SetupFailed when this machine cannot."""
     _require_java()
@@ -60,7 +66,18 @@ def make_session(master: str | None = None, configuration: dict[str, str] | None
             "check that `java -version` says 17 or later, and that the master is right",
         ) from error
     session.sparkContext.setLogLevel("ERROR")
+    _quieten(session)
     return session
+
+
+def _quieten(session: SparkSession) -> None:
+    jvm: Any = session.sparkContext._jvm
+    log4j = jvm.org.apache.logging.log4j
+    for name in _TALKATIVE:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+    # PySpark logs the Java stack of every query that fails, besides raising it.
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _require_java() -> None:

@@ -63,7 +63,9 @@ def test_a_window_of_many_small_bodies_is_larger_than_a_task_may_be(spark: Spark
     """Each body is small enough to stay in the log; together they are more than 32 MB in one Input Set."""
     events, each = 11_000, 3_600
     p = Pipeline("window")
-    source = p.source("source", generator(lambda i: pa.table({"n": [i], "data": [b"x" * each]}), events))
+    make = generator(lambda i: pa.table({"n": [i], "data": [b"x" * each]}), events)
+    # Small turns: a task that reads much at once puts even small bodies into a file.
+    source = p.source("source", make, max_turn_events=1500)
 
     @p.operator(source, window=Count(events))
     def arrow(table: pa.Table) -> pa.Table:

@@ -116,7 +116,7 @@ def test_a_function_that_raises_stops_the_run_and_the_mended_one_resumes_it(
 
 
 def test_the_culprit_is_tried_so_often_as_the_operator_says(spark: SparkSession, tmp_path: Path) -> None:
-    """Twice by itself; a larger turn in which it was first met does not count, and good events are not made again."""
+    """Twice by itself: larger turns in which it was met first do not count. Good events are not made again."""
     p = Pipeline("attempts")
     source = p.source("source", generator(lambda i: pa.table({"n": [i]}), EVENTS))
     calls = tmp_path / "calls"
@@ -133,7 +133,7 @@ def test_the_culprit_is_tried_so_often_as_the_operator_says(spark: SparkSession,
         run(p, spark=spark)
     assert raised.value.attempts == 2
     called = calls.read_text().split()
-    assert 2 <= called.count("3") <= 3
+    assert called.count("3") >= 2
     assert [called.count(str(n)) for n in range(3)] == [1, 1, 1]
 
 
@@ -161,16 +161,16 @@ def test_good_windows_of_a_turn_are_kept_when_a_later_one_fails(spark: SparkSess
 def test_a_row_local_function_names_the_one_event_that_failed(spark: SparkSession, tmp_path: Path) -> None:
     """Many Input Sets share its job, so the culprit is found by trying fewer."""
     p = Pipeline("local")
-    source = p.source("source", generator(lambda i: pa.table({"n": [i]}), 20))
+    source = p.source("source", generator(lambda i: pa.table({"n": [i]}), 8))
 
     @p.operator(source, row_local=True, attempts=1, turn_seconds=30)
     def inverse(df: DataFrame) -> DataFrame:
-        return df.withColumn("inverse", F.lit(1) / (F.col("n") - 13))
+        return df.withColumn("inverse", F.lit(1) / (F.col("n") - 5))
 
     p.sink(inverse, files(tmp_path / "out"))
     with pytest.raises(UserFunctionFailed) as raised:
         run(p, spark=spark)
-    assert (raised.value.operator, raised.value.events) == ("inverse", "source.out#14")
+    assert (raised.value.operator, raised.value.events) == ("inverse", "source.out#6")
     assert "DIVIDE_BY_ZERO" in raised.value.message
 
 

@@ -16,7 +16,7 @@ from clew.run import run
 from tests.spark.outside import rows
 
 #: Seconds; on a busy machine a job without any fault takes one or two.
-LIMIT = 6
+LIMIT = 5
 SLOW = 600
 
 
@@ -37,19 +37,19 @@ def pipeline(place: Path, style: str, mended: bool) -> Pipeline:
 
     if style == "arrow":
 
-        @p.operator(source, turn_timeout=LIMIT, attempts=1, name="stuck")
+        @p.operator(source, name="stuck", turn_timeout=LIMIT, attempts=1, max_turn_events=1)
         def arrow(table: pa.Table) -> pa.Table:
             return pa.table({"n": [stuck(n) for n in table["n"].to_pylist()]})
 
     elif style == "udf":
 
-        @p.operator(source, turn_timeout=LIMIT, attempts=1, name="stuck")
+        @p.operator(source, name="stuck", turn_timeout=LIMIT, attempts=1, max_turn_events=1)
         def udf(df: DataFrame) -> DataFrame:
             return df.select(F.udf(stuck, "long")("n").alias("n"))
 
     else:
 
-        @p.operator(source, turn_timeout=LIMIT, attempts=1, name="stuck")
+        @p.operator(source, name="stuck", turn_timeout=LIMIT, attempts=1, max_turn_events=1)
         def plan(df: DataFrame) -> DataFrame:
             stuck(df.first()["n"])
             return df
