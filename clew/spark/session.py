@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
@@ -31,7 +32,8 @@ CONFIGURATION = {
     "spark.driver.memory": "2g",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    f" -Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "0",
     # Columns of times of day are grouped and read back only with this.
@@ -40,10 +42,6 @@ CONFIGURATION = {
     "spark.python.task.killTimeout": "1s",
     "spark.cleaner.periodicGC.interval": "10min",
 }
-
-
-#: Loggers that print the Java stack of every task that fails; what failed and why, Clew tells itself.
-_TALKATIVE = ("org.apache.spark.executor.Executor", "org.apache.spark.scheduler.TaskSetManager")
 
 
 def make_session(master: str | None = None, configuration: dict[str, str] | None = None) -> SparkSession:
@@ -65,19 +63,10 @@ def make_session(master: str | None = None, configuration: dict[str, str] | None
             f"no Spark session could be started on {master or 'this machine'}: {first}",
             "check that `java -version` says 17 or later, and that the master is right",
         ) from error
-    session.sparkContext.setLogLevel("ERROR")
-    _quieten(session)
-    return session
-
-
-def _quieten(session: SparkSession) -> None:
-    jvm: Any = session.sparkContext._jvm
-    log4j = jvm.org.apache.logging.log4j
-    for name in _TALKATIVE:
-        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
     # PySpark logs the Java stack of every query that fails, besides raising it.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    return session
 
 
 def _require_java() -> None:
