@@ -29,6 +29,7 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests that share a Spark session in one process where tests run in several (`pytest -n 2`)."""
     for item in items:
