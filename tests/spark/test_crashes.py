@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.spark.outside import KILLED, script
 from tests.spark.test_clusters import expected, outcome, prepared
 
@@ -20,6 +22,7 @@ POINTS = (
 )
 
 
+@pytest.mark.timeout(900)
 def test_a_process_killed_in_each_of_the_nine_algorithms_leaves_what_a_failure_free_run_leaves(tmp_path: Path) -> None:
     place = prepared(tmp_path / "sales")
     fired = tmp_path / "fired"

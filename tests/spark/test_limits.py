@@ -16,7 +16,7 @@ from clew.run import run
 from tests.spark.outside import rows
 
 #: Seconds; on a busy machine a job without any fault takes one or two.
-LIMIT = 5
+LIMIT = 8
 SLOW = 600
 
 
@@ -30,6 +30,8 @@ def pipeline(place: Path, style: str, mended: bool) -> Pipeline:
     p = Pipeline("hanging")
     source = p.source("source", generator(lambda i: pa.table({"n": [i]}), 5))
 
+    limit = 300 if mended else LIMIT
+
     def stuck(n: int) -> int:
         if not mended and n == 2:
             hang(place)
@@ -37,19 +39,19 @@ def pipeline(place: Path, style: str, mended: bool) -> Pipeline:
 
     if style == "arrow":
 
-        @p.operator(source, name="stuck", turn_timeout=LIMIT, attempts=1, max_turn_events=1)
+        @p.operator(source, name="stuck", turn_timeout=limit, attempts=1, max_turn_events=1)
         def arrow(table: pa.Table) -> pa.Table:
             return pa.table({"n": [stuck(n) for n in table["n"].to_pylist()]})
 
     elif style == "udf":
 
-        @p.operator(source, name="stuck", turn_timeout=LIMIT, attempts=1, max_turn_events=1)
+        @p.operator(source, name="stuck", turn_timeout=limit, attempts=1, max_turn_events=1)
         def udf(df: DataFrame) -> DataFrame:
             return df.select(F.udf(stuck, "long")("n").alias("n"))
 
     else:
 
-        @p.operator(source, name="stuck", turn_timeout=LIMIT, attempts=1, max_turn_events=1)
+        @p.operator(source, name="stuck", turn_timeout=limit, attempts=1, max_turn_events=1)
         def plan(df: DataFrame) -> DataFrame:
             stuck(df.first()["n"])
             return df
