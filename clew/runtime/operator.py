@@ -1,7 +1,7 @@
 """The loop of a middle or sink operator: Algorithms 2 to 5, resumed by Algorithms 7 to 9."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -25,8 +25,8 @@ from clew.runtime.writes import Writes
 
 #: How many bytes of bodies one turn takes at most; what is in files counts too, for the sake of the executors.
 TURN_BYTES = 64 << 20
-#: How many bytes of inline bodies one Input Set carries into a task at most; Spark refuses a task over 128 MiB.
-SET_INLINE_BYTES = 16 << 20
+#: How many bytes of inline bodies a turn's tasks carry at most; Spark refuses a task over 128 MiB.
+TURN_INLINE_BYTES = 32 << 20
 
 
 class OperatorRunner(Runner):
@@ -129,8 +129,8 @@ class OperatorRunner(Runner):
         inputs = self.schemas(dict(self.spec.inputs))
         place = self.place(turn)
         work = [
-            SetWork(s.number, s.label[0], s.label[1], _within_limits(self._inputs.parts(s), place), deepcopy(s.state))
-            for s in closed
+            SetWork(s.number, s.label[0], s.label[1], parts, deepcopy(s.state))
+            for s, parts in zip(closed, _within_limits([self._inputs.parts(s) for s in closed], place))
         ]
         task = GenerateTask(place, inputs, self.output_schemas(), tuple(work))
         results = self._submit(self.job(turn, self._about(closed)), task, clock)
@@ -231,12 +231,16 @@ def _check_state(spec: OperatorSpec, state: dict[str, Any]) -> None:
         )
 
 
-def _within_limits(parts: tuple[Part, ...], place: BodyPlace) -> tuple[Part, ...]:
-    """Keep a task small: what a long window holds inline goes to a file that the task reads."""
-    inline = sum(len(run.data) for part in parts for run in part.bodies if run.data is not None)
-    if inline < SET_INLINE_BYTES or place.root is None:
-        return parts
-    return tuple(replace(part, bodies=tuple(place.spill(part.bodies))) for part in parts)
+def _within_limits(sets: Sequence[tuple[Part, ...]], place: BodyPlace) -> Iterator[tuple[Part, ...]]:
+    """Keep tasks small: what Input Sets hold inline beyond the limit goes to files that the tasks read."""
+    carried = 0
+    for parts in sets:
+        inline = sum(len(run.data) for part in parts for run in part.bodies if run.data is not None)
+        carried += inline
+        if not inline or carried < TURN_INLINE_BYTES or place.root is None:
+            yield parts
+        else:
+            yield tuple(replace(part, bodies=tuple(place.spill(part.bodies))) for part in parts)
 
 
 def _is_final(failed: Failure | ClewError) -> bool:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from clew import Batch, Capacity, Count, Pipeline, files, generator
 from clew.ids import Port
 from clew.run import run
-from clew.runtime.operator import SET_INLINE_BYTES
+from clew.runtime.operator import TURN_INLINE_BYTES
 from clew.store.sqlite import SqliteStore
 from tests.spark.outside import rows
 
@@ -89,4 +89,4 @@ def test_a_window_of_many_small_bodies_is_larger_than_a_task_may_be(spark: Spark
         inline = sum(len(body.data) for run_ in runs for body in run_.bodies if body.data is not None)
     finally:
         store.close()
-    assert inline > max(32 * MEGABYTE, SET_INLINE_BYTES)
+    assert inline > max(32 * MEGABYTE, TURN_INLINE_BYTES)
