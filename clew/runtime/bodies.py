@@ -17,8 +17,8 @@ from clew.errors import BodyDamaged, StoreFailed
 from clew.protocol.rows import Bodies
 from clew.runtime.codec import checksum
 
-#: Bodies whose mean size is at least this go to a file. Measured on SQLite: with 10 events in a turn rows are cheaper up
-#: to about 4 KB (0.8 ms against 1.5), with 100 files are from there on (5.1 against 3.8; at 16 KB 28 against 10).
+#: Bodies whose mean size is at least this go to a file. Measured on SQLite: with 10 events in a turn rows are cheaper
+#: up to about 4 KB (0.8 ms against 1.5), with 100 files are from there on (5.1 against 3.8; at 16 KB 28 against 10).
 INLINE_LIMIT = 4096
 #: What one task returns inline at most, all bodies together; results pass through the driver.
 INLINE_TOTAL = 8 << 20
