@@ -23,9 +23,8 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Two processes: one for what shares a Spark session, one for the rest.
 test: lint
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2
 
 bench: setup
 	$(BIN)/python bench/throughput.py

@@ -27,15 +27,3 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     yield postgres_server.url.removesuffix("postgres") + name
     with psycopg.connect(postgres_server.url, autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share a Spark session in one process where tests run in several (`pytest -n 2`).
-
-    They come first, so that the other process goes through all the rest meanwhile.
-    """
-    shared = [item for item in items if "/tests/spark/" in str(item.path)]
-    for item in shared:
-        item.add_marker(pytest.mark.xdist_group("spark"))
-    items.sort(key=lambda item: item not in shared)
