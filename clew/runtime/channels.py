@@ -152,15 +152,15 @@ class Channels:
         if channel.acknowledged is None:
             channel.acknowledged = self._acknowledged(receiver)
         # One event above the capacity, so that a full connection is seen to be full.
-        most = capacity.events + 1
-        runs = self._store.unacknowledged(receiver, channel.acknowledged, most, capacity.bytes + 1)
+        runs = self._store.unacknowledged(receiver, channel.acknowledged, capacity.events + 1, capacity.bytes + 1)
         # Asked after they were read: asked before, events logged in between would pass with their writes undone.
         if self._held(self._graph.sender(receiver)):
             return
         channel.runs = deque(runs)
         channel.events = sum(len(run.headers) for run in runs)
         channel.bytes = sum(run.size for run in runs)
-        channel.more = channel.events >= most or channel.bytes >= capacity.bytes
+        # Asked of the log: what was read may end short of either limit when the next event does not fit.
+        channel.more = bool(runs and self._store.unacknowledged(receiver, runs[-1].last, 1, 1))
         channel.stale = False
 
     def _acknowledged(self, receiver: Port) -> int:

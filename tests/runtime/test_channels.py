@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew import Pipeline
+from clew import Capacity, Pipeline
 from clew.connectors import generator
 from clew.ids import Port
 from clew.protocol.rows import Bodies, EventRun, Header, WriteRow
@@ -19,11 +19,11 @@ from tests.simulation.pipelines import Post
 OUT, IN, POSTS = Port("post", "out"), Port("post_sink", "in"), Port("post", "posts")
 
 
-def _pipeline(**settings: Any) -> Pipeline:
+def _pipeline(capacity: int | Capacity = 4, **settings: Any) -> Pipeline:
     pipeline = Pipeline("p")
     source = pipeline.source("numbers", generator(lambda index: pa.table({"n": [index]}), 3))
     posts = pipeline.general("post", Post(), source, writes={"posts": Transactional(World(), "posts")}, **settings)
-    pipeline.sink(posts, Transactional(World(), "sink"), capacity=4)
+    pipeline.sink(posts, Transactional(World(), "sink"), capacity=capacity)
     return pipeline
 
 
@@ -35,9 +35,10 @@ def _channels(store: MemoryStore, **settings: Any) -> Channels:
     return Channels(graph, store)
 
 
-def _run(first: int, count: int) -> EventRun:
-    bodies = Bodies((1,) * count, (checksum(b"x"),) * count, b"x" * count)
-    return EventRun(OUT, first, (Header(1, 1),) * count, (bodies,))
+def _run(first: int, count: int, size: int = 1) -> EventRun:
+    body = b"x" * size
+    bodies = Bodies((size,) * count, (checksum(body),) * count, body * count)
+    return EventRun(OUT, first, (Header(1, size),) * count, (bodies,))
 
 
 def _numbers(channels: Channels, events: int = 100) -> list[int]:
@@ -85,6 +86,17 @@ def test_a_full_connection_has_no_room_until_its_receiver_has_acknowledged() -> 
     assert not channels.room("post"), "four events are left, and four may wait"
     channels.acknowledge(IN, 9)
     assert channels.room("post")
+
+
+def test_what_did_not_fit_beside_the_first_events_is_read_once_they_are_acknowledged() -> None:
+    store = MemoryStore()
+    channels = _channels(store, capacity=Capacity(events=100, bytes=10))
+    store.commit("post", 1, [LogEvents(_run(1, 2, size=4))])
+    store.commit("post", 1, [LogEvents(_run(3, 2, size=4))])
+    assert _numbers(channels) == [1, 2]
+    assert not channels.room("post")
+    channels.acknowledge(IN, 2)
+    assert _numbers(channels) == [3, 4]
 
 
 def test_events_wait_for_the_writes_logged_with_them() -> None:
