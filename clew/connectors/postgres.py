@@ -91,6 +91,7 @@ class Postgres(Dialect):
             parts["options"] = f"{_SETTINGS} {parts.get('options') or ''}".strip()
             parts.setdefault("connect_timeout", "10")
             parts.setdefault("application_name", "clew")
+            # conninfo_to_dict is typed for every keyword at once.
             connection = psycopg.connect(**parts)  # type: ignore[arg-type]
             try:
                 for name in ("uuid", "json", "jsonb"):

@@ -61,6 +61,7 @@ class Progress:
 
     def set(self, operator: str, **figures: object) -> None:
         with self._lock:
+            # The names are checked when they are set, by replace itself.
             self._rows[operator] = replace(self._rows[operator], **figures)  # type: ignore[arg-type]
 
     def turn(self, operator: str, taken: int, sent: int, backlog: int, clock: Clock) -> None:

@@ -304,11 +304,11 @@ class MemoryStore:
                 event = ReadEventRow(action, connection, status, effect)
                 self._rows.read_events[operator, connection, action] = (event, input_set)
             case FinishReadEvent(operator, connection, action):
-                event, input_set = self._rows.read_events.get((operator, connection, action), (None, None))  # type: ignore[assignment]
+                stored = self._rows.read_events.get((operator, connection, action))
                 what = f"read event {operator}.{connection}#{action}"
-                if event is None or event.status == "done":
-                    raise UnexpectedRow(what, "done" if event else "missing", "undone")
-                self._rows.read_events[operator, connection, action] = (replace(event, status="done"), input_set)
+                if stored is None or stored[0].status == "done":
+                    raise UnexpectedRow(what, "done" if stored else "missing", "undone")
+                self._rows.read_events[operator, connection, action] = (replace(stored[0], status="done"), stored[1])
             case DropReadEvent(operator, connection, action):
                 key = (operator, connection, action)
                 if key in self._rows.read_events:

@@ -153,6 +153,7 @@ class PostgresStore(SqlReads):
         planned: list[Statement] = []
         for write, own in zip(writes, statements):
             planned += own
+            # Called before the loop goes on, so it sees this write.
             planned += draft.admit(write, lambda receiver: self._sent_to(connection, draft, receiver, write))  # noqa: B023
         return draft, planned
 
