@@ -4,12 +4,13 @@ import os
 import re
 import shutil
 import tempfile
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from clew import trace as tracing
 from clew.errors import NewerLog, RunFinished, SetupFailed, StoreFailed
 from clew.ids import Port
 from clew.pipeline.declare import Pipeline
@@ -117,15 +118,19 @@ def run(
     program: "Program | None" = None,
     policy: Policy | None = None,
     progress: Progress | None = None,
+    trace: str | None = None,
 ) -> Progress:
     """Run a pipeline to its end, or go on with a run that was cut off; returns its figures.
 
     `spark` is a session that you already have; without one Clew makes its own, on `master`. `recovery="none"` runs the
     same turns with no log at all: it is the baseline of every overhead that is measured, and nothing survives it.
+    `trace` names a file that every step of the run is appended to.
     """
     graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
     place = Log.at(log, graph.name, bodies)
     if recovery == "none":
+        if trace is not None:
+            raise SetupFailed("a run without a log leaves no trace", "leave out --trace, or --recovery none")
         return _run_without_log(graph, engine, spark, master, program, policy, progress)
     if fresh:
         _clear(graph, place)
@@ -136,11 +141,18 @@ def run(
         _validate(graph)
         computes = _engine(graph, engine, spark, master, program, place.bodies)
         try:
-            return _supervise(graph, store, computes, place.bodies, True, policy, progress)
+            with _traced(trace, graph, store):
+                return _supervise(graph, store, computes, place.bodies, True, policy, progress)
         finally:
             computes.close()
     finally:
         store.close()
+
+
+def _traced(path: str | None, graph: Graph, store: Store) -> AbstractContextManager[None]:
+    if path is None:
+        return nullcontext()
+    return tracing.recorded(path, pipeline=graph.name, run=store.run_id)
 
 
 def gc(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> Collected:

@@ -44,6 +44,7 @@ class Request:
     master: str | None
     collect_every: float | None
     as_json: bool
+    trace: str | None = None
 
     @property
     def again(self) -> str:
@@ -75,6 +76,9 @@ def run(
     master: Annotated[str | None, typer.Option(metavar="M", help="Spark's master, as in local[4].")] = None,
     gc: Annotated[bool, typer.Option("--gc", help=f"Collect beside the run, every {_COLLECT_EVERY:g} s.")] = False,
     gc_every: Annotated[float | None, typer.Option(metavar="S", min=0.1, help="The same, every S seconds.")] = None,
+    trace: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Append every step of the run to FILE, as JSON lines.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON on stdout.")] = False,
 ) -> None:
     """Run a pipeline to its end, or go on with a run that was cut off.
@@ -83,7 +87,7 @@ def run(
     3 this log holds a finished run already, which is final; 130 it was interrupted.
     """
     every = gc_every or (_COLLECT_EVERY if gc else None)
-    request = Request(file, log, bodies, fresh, recovery, engine, master, every, as_json)
+    request = Request(file, log, bodies, fresh, recovery, engine, master, every, as_json, trace)
     with explained():
         target = Target.parse(file)
         graph = target.graph()
@@ -170,6 +174,7 @@ def _perform(graph: Graph, target: Target, request: Request, progress: Progress)
         program=program_of(target.path, target.name) if request.engine == "spark" else None,
         policy=Policy(collect_every=request.collect_every),
         progress=progress,
+        trace=request.trace,
     )
 
 

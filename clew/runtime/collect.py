@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from clew import trace
 from clew.faultpoint import fault_point
 from clew.runtime.bodies import attempt_of
 from clew.store.base import Collected, Store
@@ -13,6 +14,7 @@ def collect(store: Store, root: str | None) -> Collected:
     # The counters are read before the references: a file of a turn committed later is then never mistaken.
     finished = _finished_turns(store)
     collected = store.collect()
+    trace.record("collected", events=collected.events, files=len(collected.files))
     fault_point("after-collect")
     if root is None:
         return collected

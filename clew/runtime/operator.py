@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+from clew import trace
 from clew.errors import ClewError, EngineFailed, GraphError, TurnTimedOut
 from clew.faultpoint import fault_point
 from clew.ids import EventId, Port
@@ -62,8 +63,10 @@ class OperatorRunner(Runner):
         plan = update(self.context, self.spec.logic, arrivals)
         if plan.nothing and not plan.context.finished:
             return "idle"
+        trace.record("assigned", self.spec.name, turn=plan.context.turn, events=len(plan.taken), sets=len(plan.closed))
         fault_point("before-flush" if plan.context.finished else "after-assign", self.spec.name)
         plan, made = self._generate(plan, arrivals, clock)
+        trace.record("generated", self.spec.name, turn=plan.context.turn, sets=len(plan.closed))
         fault_point("after-generate", self.spec.name)
         self._commit(plan, made)
         self.pace.took(len(plan.taken), clock.work)
@@ -89,6 +92,8 @@ class OperatorRunner(Runner):
         self._writes.expect(step.writes)
         self._inputs.committed()
         self._failing = (0, 0)
+        if self.finished:
+            trace.record("finished", self.spec.name)
         fault_point("after-wake", self.spec.name)
         self._writes.perform()
         self.writer.perform(Step(sends=held))

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
+from clew import trace
 from clew.errors import ClewError, UserFunctionFailed
 from clew.faultpoint import fault_point
 from clew.ids import Port
@@ -59,6 +60,7 @@ class Runner(ABC):
         name = self.spec.name
         self.around.progress.set(name, phase="recovering")
         incarnation = self.around.store.take_over(name)
+        trace.record("recovering", name, incarnation=incarnation)
         fault_point("after-take-over", name)
         self.writer = Writer(name, incarnation, self.around.store, self.around.channels)
         self.writer.perform(recover_output(Port(name, port) for port in self.spec.outputs))
@@ -67,6 +69,7 @@ class Runner(ABC):
         fault_point("before-running", name)
         status: Literal["running", "finished"] = "finished" if self.finished else "running"
         self.writer.perform(Step((SetOperator(name, status),), durable=False))
+        trace.record("restored", name, incarnation=incarnation, turn=self.context.turn)
         self.around.progress.set(name, phase="finished" if self.finished else "running")
 
     @abstractmethod

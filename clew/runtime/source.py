@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from clew import trace
 from clew.errors import ClewError, EngineFailed, TurnTimedOut
 from clew.faultpoint import fault_point
 from clew.ids import Port
@@ -93,6 +94,7 @@ class SourceRunner(Runner):
         if last is None:
             last = sum(result.pieces for result in results) < self._asked
         offset = self._offset_after(results)
+        trace.record("read", self.spec.name, offset=self._resume.offset, pieces=sum(r.pieces for r in results))
         fault_point("after-source-read", self.spec.name)
         run = EventRun(
             Port(self.spec.name, "out"),
@@ -104,6 +106,8 @@ class SourceRunner(Runner):
         schema = self._learned(results)
         self.context, step = emit(self.context, CONNECTION, run, offset, last, stored, schema)
         self.writer.perform(step, "after-end" if last else "after-source-commit")
+        if last:
+            trace.record("finished", self.spec.name)
         if schema:
             self.fixed(schema)
         self._attempts = 0

@@ -4,7 +4,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from clew.errors import EngineFailed, TurnTimedOut
+from clew import trace
+from clew.errors import EngineFailed, StaleWriter, TurnTimedOut
 from clew.faultpoint import fault_point
 from clew.ids import Port
 from clew.pipeline.contracts import WriteAction
@@ -58,8 +59,10 @@ class Writes:
                 with clock:
                     written = self._run(name, batch, check=False)
                 if written.done:
+                    self._tell("written", port, batch[: written.done])
                     fault_point("after-write", port.operator)
                     self._runner.writer.perform(write_done(port, batch[0].number, written.done), "after-write-done")
+                    self._tell("marked", port, batch[: written.done])
                     self._around.progress.wrote(port.operator, written.done, clock)
                     del pending[: written.done]
                     attempts = 0
@@ -77,8 +80,14 @@ class Writes:
             return list(undone)
         step, left = settle(Port(self._runner.spec.name, name), undone, self._ask(name, undone))
         if step.writes:
+            settled = undone[: len(undone) - len(left)]
+            self._tell("settled", Port(self._runner.spec.name, name), settled)
             self._runner.writer.perform(step, "after-write-done")
+            self._tell("marked", Port(self._runner.spec.name, name), settled)
         return list(left)
+
+    def _tell(self, kind: str, port: Port, rows: Sequence[WriteRow]) -> None:
+        trace.record(kind, port.operator, connection=port.name, first=rows[0].number, count=len(rows))
 
     def _ask(self, name: str, undone: Sequence[WriteRow]) -> list[bool]:
         attempts = 0
@@ -91,6 +100,9 @@ class Writes:
 
     def _wait(self, attempts: int, failure: Failure, about: str) -> None:
         """Wait before the outside system is asked again, or give up."""
+        if isinstance(failure.error, StaleWriter):
+            stale = failure.error
+            trace.record("fenced", stale.operator, incarnation=stale.incarnation, current=stale.current)
         if attempts >= self._runner.spec.settings.attempts:
             raise self._runner.failed(failure, about, attempts)
         time.sleep(0.1 * attempts)

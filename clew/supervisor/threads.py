@@ -4,6 +4,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clew import trace
 from clew.errors import ClewError, EngineLost, RunStopped
 from clew.pipeline.graph import OperatorSpec
 from clew.runtime.collect import collect
@@ -97,6 +98,7 @@ class Supervisor:
                     self.stop()
                     return
                 self._stop.wait(self._policy.delay(failures))
+                trace.record("restarted", group)
 
     def _may_restart(self, group: str, operators: tuple[str, ...], error: BaseException, failures: int) -> bool:
         """Decide whether the group is restarted; if not, remember what stops the run."""
@@ -107,6 +109,7 @@ class Supervisor:
         for name in operators:
             figures = {"phase": "failed"} if final else {"phase": "restarting", "restarts": rows[name].restarts + 1}
             self._around.progress.set(name, last_error=f"{type(error).__name__}: {error}", **figures)
+        trace.record("failed", group, error=f"{type(error).__name__}: {error}", final=final)
         if final:
             with self._lock:
                 self._fatal = self._fatal or error
