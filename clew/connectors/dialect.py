@@ -64,6 +64,10 @@ class Dialect(ABC):
         """Name the database, without its password."""
 
     @abstractmethod
+    def place(self) -> str:
+        """Return the URL that somebody else can read the database by, its password included."""
+
+    @abstractmethod
     def validate(self, failed: Failed, *, write: bool) -> None:
         """Raise when the database cannot be reached."""
 

@@ -13,7 +13,7 @@ from clew.connectors.recorded import recall, record
 from clew.connectors.slices import MOST_SLICES
 from clew.connectors.textfiles import Columns
 from clew.errors import GraphError, SinkFailed
-from clew.pipeline.contracts import Json, Piece, Plan, Replayable, Sink, WriteAction
+from clew.pipeline.contracts import FilesHeld, Json, Piece, Plan, Replayable, Sink, WriteAction
 from clew.pipeline.location import caller
 
 
@@ -44,6 +44,9 @@ class Files(Replayable, Sink):
 
     def schema(self) -> pa.Schema | None:
         return self.declared
+
+    def holds(self) -> FilesHeld:
+        return FilesHeld(self.places, self.format)
 
     def validate(self) -> None:
         """Raise SourceFailed when there is nothing to read."""

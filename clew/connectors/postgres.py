@@ -44,6 +44,9 @@ class Postgres(Dialect):
     # Kept out of repr, because it may hold the password.
     url: str = field(repr=False)
 
+    def place(self) -> str:
+        return self.url
+
     def describe(self) -> str:
         parts = psycopg.conninfo.conninfo_to_dict(self.url)
         user = f"{percent(str(parts['user']))}@" if parts.get("user") else ""

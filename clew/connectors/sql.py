@@ -15,7 +15,18 @@ from clew.connectors.recorded import recall, record
 from clew.connectors.sqlvalues import ValueRefused, decode_key, encode_key, to_table
 from clew.errors import GraphError, SinkFailed, SourceFailed, StaleWriter
 from clew.faultpoint import fault_point
-from clew.pipeline.contracts import Connection, Json, Observed, Piece, Plan, Replayable, Sink, Source, WriteAction
+from clew.pipeline.contracts import (
+    Connection,
+    Json,
+    Observed,
+    Piece,
+    Plan,
+    Replayable,
+    RowsHeld,
+    Sink,
+    Source,
+    WriteAction,
+)
 from clew.pipeline.location import caller
 
 
@@ -87,6 +98,9 @@ class SqlKeyset(Replayable):
 
     def schema(self) -> pa.Schema | None:
         return self.declared
+
+    def holds(self) -> RowsHeld:
+        return RowsHeld(self.dialect.place(), query=self.query, order=self.unique)
 
     def validate(self) -> None:
         self._key_index(_try(self.dialect, self.query, self.declared))
@@ -190,6 +204,9 @@ class SqlTable(Sink):
 
     def describe(self) -> str:
         return f"{self.dialect.describe()} table {self.table}"
+
+    def holds(self) -> RowsHeld:
+        return RowsHeld(self.dialect.place(), self.table, self.key)
 
     def validate_target(self) -> None:
         self.dialect.validate(self._failed, write=True)

@@ -37,6 +37,9 @@ class Sqlite(Dialect):
     path: str
     given: str
 
+    def place(self) -> str:
+        return f"sqlite:///{self.path}"
+
     def describe(self) -> str:
         return f"sqlite {self.given}"
 

@@ -6,13 +6,50 @@ are opened where they are used and closed there again.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 #: What may stand in STATE, in a snapshot or in an offset.
 Json = Any
+
+
+@dataclass(frozen=True, slots=True)
+class FilesHeld:
+    """Files: a source's under these places, in the order of their names; a sink's, one per write action, in one."""
+
+    places: tuple[str, ...]
+    format: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowsHeld:
+    """Rows of a database (`sqlite:///PATH` or `postgresql://...`): of a sink's table, or of a source's query."""
+
+    # Kept out of repr, because it may hold the password.
+    database: str = field(repr=False)
+    table: str = ""
+    #: The columns that rows are replaced by; none where rows are appended.
+    key: tuple[str, ...] = ()
+    query: str = ""
+    #: The column that a query's rows are read in the order of.
+    order: str = ""
+
+
+class RecordsHeld(ABC):
+    """What a system of your own holds, as records that it can be asked for; travels to executors."""
+
+    #: The columns that records are replaced by; none where records are appended.
+    key: tuple[str, ...] = ()
+
+    @abstractmethod
+    def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        """Read everything that is held, as records of this schema; a source's in order."""
+
+
+#: Where somebody else can read what an outside system holds, to judge a run by it.
+Held = FilesHeld | RowsHeld | RecordsHeld
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +92,10 @@ class Source(ABC):
 
     def schema(self) -> pa.Schema | None:
         """Return the schema that the user declared, or None to take it from the first event."""
+        return None
+
+    def holds(self) -> Held | None:
+        """Say where `clew verify` can read the same records again, or None where nobody can."""
         return None
 
 
@@ -133,6 +174,10 @@ class Sink(ABC):
     @abstractmethod
     def describe(self) -> str:
         """Name the system and the place in it; secrets are masked."""
+
+    def holds(self) -> Held | None:
+        """Say where `clew verify` can read what was written, or None where nobody can."""
+        return None
 
     def validate_target(self) -> None:
         """Raise SinkFailed when the outside system can be seen to be missing."""

@@ -1,0 +1,153 @@
+"""What a log says happened, as values: the certificate of one failure-free run that the checker goes through.
+
+Whatever the checker knows of a run it knows through `Certificate`. Nothing in it is believed: it is a claim, to be
+held against the declared functions, the sources and the sinks.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from clew.ids import Port
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Where the records of one event are: in `data`, or in a stretch of a file."""
+
+    length: int
+    checksum: int
+    data: bytes | None = None
+    file: str | None = None
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An event that the log holds of a port."""
+
+    number: int
+    rows: int
+    size: int
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An event that a receiver has acknowledged: the how manieth it took, and for which Input Sets."""
+
+    seq: int
+    number: int
+    sets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A write action that was logged: the events it writes, or bodies of its own."""
+
+    number: int
+    done: bool
+    events: tuple[tuple[Port, int, int], ...]
+    bodies: tuple[Body, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a side-effect read action found, and the Input Set that it served."""
+
+    connection: str
+    action: int
+    input_set: int
+    body: Body
+
+
+class Certificate(Protocol):
+    """The log of a run. Iterators go through it once, in the order of the numbers."""
+
+    @property
+    def run(self) -> str: ...
+    @property
+    def root(self) -> str | None:
+        """The directory that files of bodies are under."""
+
+    def statuses(self) -> dict[str, str]:
+        """Return the status of each operator."""
+
+    def links(self) -> dict[Port, Port]:
+        """Return the sender of each receiver."""
+
+    def schema(self, port: Port) -> pa.Schema | None: ...
+
+    def collected(self, port: Port) -> int:
+        """Return the number up to which the port's events were collected; 0 where none were."""
+
+    def sent(self, port: Port) -> Iterator[Sent]: ...
+    def taken(self, receiver: Port) -> Iterator[Taken]: ...
+
+    def lineage(self, port: Port) -> Iterator[tuple[int, int]]:
+        """Yield (event, Input Set)."""
+
+    def done_sets(self, operator: str) -> Iterator[tuple[int, int]]:
+        """Yield (first, count) of the Input Sets that are done, in order."""
+
+    def states(self, operator: str) -> Iterator[tuple[int, Any]]:
+        """Yield (Input Set, global state that it saw), in the order in which they were logged."""
+
+    def bodies(self, port: Port, first: int, count: int) -> Sequence[Body]: ...
+
+    def writes(self, connection: Port) -> Iterator[Logged]: ...
+
+    def answers(self, operator: str) -> Iterator[Answer]:
+        """Yield the effects of side-effect reads in the order in which they were logged."""
+
+    def pending(self, source: str) -> bool:
+        """Say whether a source still holds the stored effect of its read action."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that no failure-free run explains, or that cannot be decided; as small as it can be told."""
+
+    #: "wrong" or "undecided".
+    weight: str
+    operator: str
+    fact: str
+    event: str = ""
+    input_set: int | None = None
+    expected: str = ""
+    found: str = ""
+
+    def __str__(self) -> str:
+        where = [self.operator, f"event {self.event}" if self.event else ""]
+        where.append(f"Input Set {self.input_set}" if self.input_set is not None else "")
+        against = f"\n  expected {self.expected}\n  found    {self.found}" if self.expected or self.found else ""
+        return f"{', '.join(part for part in where if part)}: {self.fact}{against}"
+
+
+def wrong(operator: str, fact: str, **rest: Any) -> Finding:
+    return Finding("wrong", operator, fact, **rest)
+
+
+def undecided(operator: str, fact: str, **rest: Any) -> Finding:
+    return Finding("undecided", operator, fact, **rest)
+
+
+@dataclass
+class Verdict:
+    """What the checker came to."""
+
+    findings: list[Finding] = field(default_factory=list)
+    #: What was gone through: events, Input Sets, Output Sets computed again, records compared in sinks.
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def word(self) -> str:
+        weights = {finding.weight for finding in self.findings}
+        if "wrong" in weights:
+            return "not explained"
+        return "undecided" if weights else "explained"
+
+    def count(self, what: str, by: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + by
