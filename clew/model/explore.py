@@ -69,7 +69,7 @@ def check_transparency(claim: FailureTransparency[C, V], limit: int = LIMIT) -> 
 
 
 def check(claim: Explainability[C, D, V], limit: int = LIMIT) -> Verdict:
-    """Decide Definition 5.5, after Definition 5.3 for both observability functions.
+    """Decide Definition 5.5, after Definition 5.3 for both observability functions, on what is reachable.
 
     The explaining rules must have finitely many configurations; the explained ones need not, if the claim is false.
     """

@@ -137,9 +137,22 @@ FAULTS = frozenset(
 FAILURES = FAULTS | {f"{name} recovers" for name in NAMES}
 
 
-def transparency(rules: Rules[Configuration]) -> FailureTransparency[Configuration, tuple[Body, ...]]:
+def transparency(
+    rules: Rules[Configuration], *initial: Configuration
+) -> FailureTransparency[Configuration, tuple[Body, ...]]:
     """Claim that failures cannot be noticed by who looks at the sink."""
-    return FailureTransparency(rules, FAILURES & rules.names, SINK, (INITIAL,))
+    return FailureTransparency(rules, FAILURES & rules.names, SINK, initial or (INITIAL,))
+
+
+def fed(program: Program) -> Configuration:
+    """Return the configuration in which the source has logged all it has, and nothing else has happened.
+
+    There are far fewer configurations from here on, and all that operator and writer can do among themselves.
+    """
+    events = (*program.inputs, END)
+    rows = Rows(taken=len(events), sent=events)
+    source, operator = Memory(rows, told=len(events)), Memory(stale=True)
+    return INITIAL.logging(SOURCE, rows).having(SOURCE, source).having(OPERATOR, operator)
 
 
 def is_final(c: Configuration) -> bool:

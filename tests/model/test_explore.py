@@ -55,14 +55,14 @@ def claim(low: System, high: System) -> Explainability[int, int, Seen]:
     return Explainability(low.rules, low.observed, high.rules, high.observed, ((0, 0),))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(systems(), systems())
 def test_the_graph_says_what_all_executions_say(low: System, high: System) -> None:
     """Definition 5.5, by the definition's own words and by pairs of a configuration and its candidates."""
     assert check(claim(low, high)).holds == is_explainable(claim(low, high), SIZE - 1, SIZE - 1)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(systems())
 def test_failure_transparency_is_explainability_by_the_rest(system: System) -> None:
     """Definition 5.10."""
@@ -71,7 +71,7 @@ def test_failure_transparency_is_explainability_by_the_rest(system: System) -> N
     assert check_transparency(whole).holds == expected
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(systems(), systems())
 def test_a_counterexample_is_an_execution_and_none_is_shorter(low: System, high: System) -> None:
     found = check(claim(low, high)).counterexample
@@ -81,7 +81,7 @@ def test_a_counterexample_is_an_execution_and_none_is_shorter(low: System, high:
         assert not found.execution.steps or is_explainable(claim(low, high), len(found.execution.steps) - 1, SIZE - 1)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(systems(), systems(), systems())
 def test_explainability_is_transitive(low: System, middle: System, high: System) -> None:
     """Lemma 5.8."""
@@ -90,7 +90,7 @@ def test_explainability_is_transitive(low: System, middle: System, high: System)
         assert check(first.then(second)).holds
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(systems(), systems())
 def test_who_sees_less_has_an_explanation_too(low: System, high: System) -> None:
     """Lemma 5.9, for a lens that hides one of the two letters."""
