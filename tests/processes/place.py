@@ -18,6 +18,8 @@ from clew.pipeline.schema import from_bytes
 from clew.run import Log
 from clew.runtime.bodies import load
 from clew.runtime.codec import decode
+from clew.runtime.collect import collect
+from clew.store.base import TABLES, Store
 from tests.processes.nursery import Ending, Job, Nursery
 
 Rows = Counter[tuple[str, ...]]
@@ -60,14 +62,31 @@ class Place:
 
     def logged(self, port: Port) -> list[dict[str, Any]]:
         """Return the records that the log holds of a port."""
-        store = Log.at(self.log, self.pipeline, str(self.directory / "bodies")).open(self.pipeline)
-        try:
+        with self.store() as store:
             schema, state = store.schema(port), store.state(port.operator)
             if schema is None or state is None:
                 return []
             bodies = [run for e in store.events(port, 1, state.context["sent"].get(port.name, 0)) for run in e.bodies]
             tables = [decode(b, from_bytes(schema)) for b in load(str(self.directory / "bodies"), bodies)]
             return [row for table in tables for row in table.to_pylist()]
+
+    def collected(self) -> int:
+        """Collect garbage, and return how many events went."""
+        with self.store() as store:
+            return collect(store, str(self.directory / "bodies")).events
+
+    def rows(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Return all that the log holds."""
+        with self.store() as store:
+            operators = [(row.operator, row.status, row.incarnation) for row in store.operators()]
+            return {"operators": operators, **{name: store.table(name) for name in TABLES}}
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        """Open the log."""
+        store = Log.at(self.log, self.pipeline, str(self.directory / "bodies")).open(self.pipeline)
+        try:
+            yield store
         finally:
             store.close()
 
