@@ -1,5 +1,7 @@
 """Fixtures that every tree of tests can use."""
 
+import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 
@@ -7,7 +9,25 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests import tally
 from tests.postgres_server import PostgresServer
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the processes of this session one place to count in; those that it starts inherit it."""
+    if tally.PLACE not in os.environ:
+        descriptor, os.environ[tally.PLACE] = tempfile.mkstemp(prefix="clew-tally-")
+        os.close(descriptor)
+        config.add_cleanup(lambda: os.unlink(os.environ.pop(tally.PLACE)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the figures that tests have counted."""
+    figures = tally.total(os.environ[tally.PLACE])
+    if figures:
+        terminalreporter.section("figures")
+        for figure, count in sorted(figures.items()):
+            terminalreporter.write_line(f"{count:>9,}  {figure}")
 
 
 @pytest.fixture(scope="session")

@@ -226,7 +226,8 @@ def of_window(window: Window, table: pa.Table, key: Any) -> pa.Table:
         return table
     kind = table.schema.field(window.on).type
     bound = pa.int64() if pa.types.is_integer(kind) else pa.timestamp("us", getattr(kind, "tz", None))
-    table = table.take([index for index, start in enumerate(starts(window, table)) if start == key])
+    within = [index for index, start in enumerate(starts(window, table)) if start == key]
+    table = table.take(pa.array(within, pa.int64()))
     for name, at in (("window_start", key), ("window_end", key + window.step)):
         table = table.append_column(name, pa.array([at] * table.num_rows, pa.int64()).cast(bound))
     return table

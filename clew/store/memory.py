@@ -72,7 +72,6 @@ class _Rows:
     entries: dict[Port, dict[int, list[_Entry]]] = field(default_factory=dict)
     last_sent: dict[Port, int] = field(default_factory=dict)
     last_acknowledged: dict[Port, int] = field(default_factory=dict)
-    collected: dict[Port, int] = field(default_factory=dict)
     schemas: dict[Port, bytes] = field(default_factory=dict)
     labels: dict[str, dict[InputSetId, Label]] = field(default_factory=dict)
     finished: dict[str, set[InputSetId]] = field(default_factory=dict)
@@ -116,6 +115,9 @@ class MemoryStore:
             self._receivers.setdefault(sender, []).append(receiver)
         for operator in topology.operators:
             self._rows.operators.setdefault(operator, OperatorRow(operator, "dead", 0))
+
+    def claim(self) -> None:
+        """Nothing to claim: no other process sees this log."""
 
     def take_over(self, operator: str) -> int:
         with self._lock:

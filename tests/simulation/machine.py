@@ -14,7 +14,11 @@ from pathlib import Path
 from unittest import mock
 
 from clew import run as wiring
+from clew import trace
 from clew.faultpoint import POINTS, CrashInjected, Fault, arm
+from clew.model.checker import Checker
+from clew.model.retraction import check_trace
+from clew.model.work import Here
 from clew.pipeline.graph import Graph
 from clew.runtime import bodies, writes
 from clew.runtime.channels import Channels
@@ -23,9 +27,12 @@ from clew.runtime.engine import InlineEngine
 from clew.runtime.progress import Progress
 from clew.runtime.runner import Runner, Surroundings
 from clew.supervisor.threads import Policy, Supervisor, make_runner
+from clew.trace import TraceStep
+from tests.simulation.evidence import Evidence
 from tests.simulation.journal import Journal
 from tests.simulation.outside import World
-from tests.simulation.pipelines import Scene
+from tests.simulation.pipelines import SCENES, Scene
+from tests.tally import tally
 
 #: A crash point that is never due only counts how often it was reached.
 NEVER = 10**9
@@ -49,12 +56,19 @@ class Schedule:
     refused: tuple[int, ...] = ()
 
 
+class NotFired(AssertionError):
+    """A fault of a schedule did not come to pass: the schedule shows nothing."""
+
+
 @dataclass
 class Result:
     """What a run left."""
 
+    graph: Graph
     world: World
     journal: Journal
+    #: The steps that the run made, all of its processes'.
+    trace: list[TraceStep]
     #: How often each crash point was reached, by (point, operator).
     reached: dict[tuple[str, str], int]
     #: The same at the moment of the last crash.
@@ -108,11 +122,16 @@ class Machine:
         self._weights = [self._random.choice((1, 3, 9)) for _ in self._groups]
         self._faults, self._counters = self._arm()
         self._reached_at_crash: dict[tuple[str, str], int] = {}
+        self._trace: list[TraceStep] = []
         self._crashes = self._steps = self._rounds = 0
         self._boot()
 
     def run(self) -> Result:
         """Run to the end; raises when a fault did not fire, or when the pipeline does not come to its end."""
+        with trace.listening(self._trace.append):
+            return self._run()
+
+    def _run(self) -> Result:
         while not self._over:
             self._steps += 1
             assert self._steps < MOST_STEPS, f"no end after {self._steps} steps: {self._where()}"
@@ -122,10 +141,11 @@ class Machine:
                 self._round()
         arm()
         missed = [fault for fault in self._faults if not fault.fired]
-        assert not missed, f"these faults were scheduled and did not fire: {missed}"
-        assert not self.world.failures_to_come, f"these writes were to fail, and were not made: {self._schedule}"
+        if missed or self.world.failures_to_come:
+            raise NotFired(f"these faults were scheduled and did not fire: {missed or self._schedule}")
         return Result(
-            self.world, self.journal, self._reached(), self._reached_at_crash, self._steps, self._rounds
+            self.graph, self.world, self.journal, self._trace, self._reached(), self._reached_at_crash, self._steps,
+            self._rounds,
         )  # fmt: skip
 
     def _boot(self) -> None:
@@ -236,12 +256,37 @@ def simulate(scene: Scene, schedule: Schedule) -> Result:
         if scene.deterministic:
             expected, found = baseline(scene).world.holdings(), result.world.holdings()
             assert found == expected, f"the sinks hold {found}, without failures they hold {expected}"
-        most = LIVELY * baseline(scene).rounds
+        most = _lively(scene, schedule)
         assert result.rounds <= most, f"{result.rounds} rounds after the last fault, expected at most {most}"
     except BaseException as error:
-        error.add_note(f"replay it with simulate(SCENES[{scene.name!r}], {schedule})")
+        error.add_note(f"replay it with simulate({scene.replay}, {schedule})")
         raise
+    tally("simulated schedules")
+    faults = len(schedule.faults) + len(schedule.lost) + len(schedule.refused)
+    tally("simulated schedules with two faults or more", int(faults >= 2))
+    tally("faults scheduled and fired in simulation", faults)
     return result
+
+
+def _lively(scene: Scene, schedule: Schedule) -> int:
+    """Return how many rounds a run may take after its last fault.
+
+    A pipeline that is simulated often has a run without failures to be held against; for one drawn at random it is the
+    steps of such a run, each of which lets one group do one thing.
+    """
+    if scene.name in SCENES:
+        return LIVELY * baseline(scene).rounds
+    return rehearse(scene, Schedule(schedule.seed)).steps
+
+
+def judge(result: Result, root: str | None, collects: bool) -> None:
+    """Let the checker say whether some run without failures explains this one."""
+    evidence = Evidence(result.journal, root)
+    verdict = Checker(result.graph, evidence, Here(result.graph)).check()
+    verdict.findings += check_trace(evidence, result.trace)
+    # What was collected cannot be decided, and only that.
+    found = [finding for finding in verdict.findings if finding.weight == "wrong" or not collects]
+    assert not found, f"{verdict.word}: {found[0]}"
 
 
 @lru_cache(maxsize=256)
@@ -252,7 +297,10 @@ def rehearse(scene: Scene, schedule: Schedule) -> Result:
 
 def _run(scene: Scene, schedule: Schedule, rehearsal: bool = False) -> Result:
     with _no_waiting(), _directory(scene) as directory:
-        return Machine(scene, schedule, directory, rehearsal).run()
+        result = Machine(scene, schedule, directory, rehearsal).run()
+        if not rehearsal:
+            judge(result, directory, scene.collects)
+        return result
 
 
 _BASELINES: dict[str, Result] = {}

@@ -9,6 +9,7 @@ import pyarrow as pa
 from clew import Connection, Observed, Piece, Plan, Replayable, Sink, WriteAction
 from clew.errors import StaleWriter
 from clew.faultpoint import fault_point
+from clew.pipeline.contracts import RecordsHeld
 
 Row = tuple[Any, ...]
 
@@ -30,7 +31,7 @@ class World:
     applied: dict[str, list[str]] = field(default_factory=dict)
     writes: int = 0
     draws: int = 0
-    released: list[Any] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
 
     @property
     def failures_to_come(self) -> bool:
@@ -66,12 +67,31 @@ def rows_of(tables: Iterator[pa.Table]) -> list[Row]:
 
 
 @dataclass(frozen=True)
+class WorldHeld(RecordsHeld):
+    """What a simulated system holds, as somebody else would read it."""
+
+    world: World
+    name: str
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        rows = self.world.holdings().get(self.name, [])
+        columns = list(zip(*rows)) or [()] * len(schema)
+        yield pa.table([pa.array(list(column), field.type) for column, field in zip(columns, schema)], schema=schema)
+
+
+@dataclass(frozen=True)
 class _Simulated(Sink):
     world: World
     name: str
 
     def describe(self) -> str:
         return f"simulated {self.name}"
+
+    def holds(self) -> RecordsHeld:
+        return WorldHeld(self.world, self.name)
 
 
 class Transactional(_Simulated):
@@ -134,18 +154,19 @@ class Queue(Observed):
 
     world: World
     messages: int
+    name: str = "queue"
 
     def describe(self) -> str:
-        return "simulated queue"
+        return f"simulated {self.name}"
 
     def observe(self) -> Iterator[pa.Table]:
-        assert not self.world.released, "the queue was read after its messages were released"
+        assert self.name not in self.world.released, f"{self.name} was read after its messages were released"
         reading = self.world.draw()
         for index in range(self.messages):
             yield pa.table({"reading": [reading], "n": [index], "t": [3 * index]})
 
     def release(self, snapshot: Any) -> None:
-        self.world.released.append(snapshot)
+        self.world.released.append(self.name)
 
 
 @dataclass(frozen=True)

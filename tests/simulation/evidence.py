@@ -1,0 +1,87 @@
+"""A simulated run as the checker sees one: the memory log as a certificate, and what the simulated systems hold."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from clew.ids import Port
+from clew.model.certificate import Answer, Body, Logged, Sent, Taken
+from clew.pipeline.schema import from_bytes
+from clew.protocol.rows import Bodies
+from tests.simulation.journal import Journal
+
+
+def _bodies(runs: Sequence[Bodies]) -> Iterator[Body]:
+    for run in runs:
+        at = 0
+        for length, checksum in zip(run.lengths, run.checksums):
+            data = None if run.data is None else run.data[at : at + length]
+            yield Body(length, checksum, data, run.file, run.offset + at)
+            at += length
+
+
+class Evidence:
+    """The log of a simulated run (a `Certificate`)."""
+
+    def __init__(self, journal: Journal, root: str | None) -> None:
+        self._rows = journal._rows
+        self._senders = dict(journal._senders)
+        self.run = journal.run_id
+        self.root = root
+
+    def statuses(self) -> dict[str, str]:
+        return {name: row.status for name, row in self._rows.operators.items()}
+
+    def links(self) -> dict[Port, Port]:
+        return self._senders
+
+    def schema(self, port: Port) -> pa.Schema | None:
+        data = self._rows.schemas.get(port)
+        return None if data is None else from_bytes(data)
+
+    def collected(self, port: Port) -> int:
+        # What was collected is the beginning of the port.
+        return min(self._rows.sent.get(port, ()), default=self._rows.last_sent.get(port, 0) + 1) - 1
+
+    def sent(self, port: Port) -> Iterator[Sent]:
+        for number, (header, _) in sorted(self._rows.sent.get(port, {}).items()):
+            yield Sent(number, header.rows, header.size, header.end)
+
+    def taken(self, receiver: Port) -> Iterator[Taken]:
+        for number, entries in sorted(self._rows.entries.get(receiver, {}).items()):
+            seqs = {entry.seq for entry in entries if entry.seq}
+            if seqs:
+                (seq,) = seqs
+                yield Taken(seq, number, tuple(entry.input_set for entry in entries if entry.input_set))
+
+    def lineage(self, port: Port) -> Iterator[tuple[int, int]]:
+        return iter(self._rows.lineage.get(port, []))
+
+    def done_sets(self, operator: str) -> Iterator[tuple[int, int]]:
+        return ((number, 1) for number in sorted(self._rows.finished.get(operator, set())))
+
+    def states(self, operator: str) -> Iterator[tuple[int, Any]]:
+        rows = self._rows.state_events.get(operator, {})
+        return ((number, json.loads(state)) for _, (number, state) in sorted(rows.items()))
+
+    def bodies(self, port: Port, first: int, count: int) -> Sequence[Body]:
+        sent = self._rows.sent.get(port, {})
+        return [body for number in range(first, first + count) if number in sent for body in _bodies(sent[number][1])]
+
+    def writes(self, connection: Port) -> Iterator[Logged]:
+        for number, (row, status) in sorted(self._rows.writes.get(connection, {}).items()):
+            yield Logged(number, status == "done", row.events, tuple(_bodies(row.bodies)))
+
+    def answers(self, operator: str) -> Iterator[Answer]:
+        for (name, connection, action), (row, input_set) in sorted(self._rows.read_events.items(), key=lambda i: i[0]):
+            if name == operator and input_set is not None and row.effect is not None:
+                for body in _bodies([row.effect]):
+                    yield Answer(connection, action, input_set, body)
+
+    def pending(self, source: str) -> bool:
+        return any(
+            name == source and input_set is None and row.effect is not None
+            for (name, _, _), (row, input_set) in self._rows.read_events.items()
+        )

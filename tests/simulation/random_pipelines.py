@@ -1,0 +1,247 @@
+"""Pipelines drawn at random: chains, fans, joins, windows, writers, sources and functions of every kind.
+
+A `Blueprint` is a plain value whose repr declares the pipeline again. Records are always (n, t), so that any operator
+can follow any other; `t` is the event time, and only where it is known to come in order may a time window follow.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clew import Batch, Context, Count, Each, InputSet, Operator, Pipeline, Tumbling
+from clew.connectors import generator
+from clew.pipeline.graph import Graph
+from clew.pipeline.windows import Window
+from tests.simulation.journal import Journal
+from tests.simulation.outside import Checkable, Growing, Idempotent, Queue, Ticker, Transactional, World
+from tests.simulation.pipelines import TURNS, Scene
+
+SINKS = {"transactional": Transactional, "idempotent": Idempotent, "checkable": Checkable}
+SOURCES = ("generator", "sparse", "queue", "growing")
+WINDOWS = ("each", "batch", "count2", "count3", "tumbling")
+KINDS = ("same", "double", "some", "sum", "drawn", "split", "ledger", "asked")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator: what it does, with which window, on which of the ports before it."""
+
+    kind: str
+    #: Picks among the ports that are there; taken modulo their number.
+    inputs: tuple[int, ...]
+    window: str = "each"
+    #: 0: a group of its own; else the number of the group that it shares.
+    group: int = 0
+    capacity: int = 100
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A whole pipeline."""
+
+    sources: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    #: The kinds of the sinks, taken in turn by the ports that nobody reads.
+    sinks: tuple[str, ...]
+    events: int = 6
+    collects: bool = False
+
+
+@dataclass(frozen=True)
+class _Out:
+    """A port, and whether the times on it are known to come in order."""
+
+    port: Any
+    ordered: bool
+
+
+def scene(blueprint: Blueprint) -> Scene:
+    """Return the pipeline as one to simulate; the checker is its only judge."""
+    return Scene(repr(blueprint), lambda world: declare(blueprint, world), False, _no_more, blueprint.collects)
+
+
+def _no_more(world: World, journal: Journal) -> None:
+    """The checker has said all there is to say."""
+
+
+def declare(blueprint: Blueprint, world: World) -> Graph:
+    """Declare the pipeline of a blueprint."""
+    pipeline = Pipeline("random")
+    outs = [_source(pipeline, world, blueprint, index) for index in range(len(blueprint.sources))]
+    read: set[int] = set()
+    for index, node in enumerate(blueprint.nodes):
+        picks = list(dict.fromkeys(pick % len(outs) for pick in node.inputs))
+        read |= set(picks)
+        outs += _node(pipeline, world, node, f"op{index}", [outs[pick] for pick in picks])
+    unread = [out for index, out in enumerate(outs) if index not in read]
+    for index, out in enumerate(unread):
+        kind = blueprint.sinks[index % len(blueprint.sinks)]
+        pipeline.sink(out.port, SINKS[kind](world, f"sink{index}"), name=f"sink{index}", **TURNS)
+    return pipeline.graph()
+
+
+def _source(pipeline: Pipeline, world: World, blueprint: Blueprint, index: int) -> _Out:
+    kind, events = blueprint.sources[index], blueprint.events
+    made: dict[str, Callable[[], Any]] = {
+        "generator": lambda: generator(_records, events),
+        # Every third event has no records, and is none.
+        "sparse": lambda: generator(lambda i: _records(i) if i % 3 else _records(i).slice(0, 0), events),
+        "queue": lambda: Queue(world, events, f"queue{index}"),
+        "growing": lambda: Growing(world),
+    }
+    port = pipeline.source(f"source{index}", made[kind](), **TURNS)
+    if kind not in ("queue", "growing"):
+        return _Out(port, True)
+
+    @pipeline.operator(port, name=f"named{index}", deterministic=True, **TURNS)
+    def named(table: pa.Table) -> pa.Table:
+        return pa.table({"n": table.column(0), "t": pc.multiply(table["n"], 3)})
+
+    return _Out(named, True)
+
+
+def _records(index: int) -> pa.Table:
+    """Two records per event; some events span two windows of 10."""
+    return pa.table({"n": [2 * index, 2 * index + 1], "t": [4 * index, 4 * index + 3]})
+
+
+def _node(pipeline: Pipeline, world: World, node: Node, name: str, inputs: Sequence[_Out]) -> list[_Out]:
+    settings: dict[str, Any] = {**TURNS, "name": name, "capacity": node.capacity}
+    if node.group:
+        settings["group"] = f"group{node.group}"
+    # The second of two events of one Input Set begins where the first began.
+    ordered = len(inputs) == 1 and inputs[0].ordered and node.kind != "double"
+    ports = [out.port for out in inputs]
+    if node.kind in ("ledger", "asked"):
+        return [_Out(_general(pipeline, world, node, name, ports, settings), False)]
+    window = _window(node.window, all(out.ordered for out in inputs))
+    if node.kind == "split":
+        pipeline.operator(*ports, window=window, outputs=("even", "odd"), deterministic=True, **settings)(_split(ports))
+        return [_Out(f"{name}.even", ordered), _Out(f"{name}.odd", ordered)]
+    function = _function(node.kind, world, len(ports))
+    port = pipeline.operator(*ports, window=window, deterministic=node.kind != "drawn", **settings)(function)
+    return [_Out(port, ordered)]
+
+
+def _window(name: str, ordered: bool) -> Window:
+    if name == "tumbling":
+        return Tumbling(10, on="t") if ordered else Count(2)
+    return {"each": Each(), "batch": Batch(), "count2": Count(2), "count3": Count(3)}[name]
+
+
+def _function(kind: str, world: World, ports: int) -> Callable[..., Any]:
+    def compute(*tables: pa.Table) -> Any:
+        table = _together(tables)
+        match kind:
+            case "same":
+                return table
+            case "double":
+                # Two events of one Input Set.
+                return [table, table.set_column(0, "n", pc.multiply(table["n"], 2))]
+            case "some":
+                # Some Input Sets make no event.
+                kept = table.filter(pc.not_equal(pc.bit_wise_and(table["n"], 3), 1))
+                return kept if table.num_rows and table["n"][0].as_py() % 8 else kept.slice(0, 0)
+            case "sum":
+                return _one(pc.sum(table["n"]).as_py() or 0, table)
+            case _:
+                return _one(world.draw(), table)
+
+    return _with_ports(compute, ports)
+
+
+def _split(ports: Sequence[Any]) -> Callable[..., Any]:
+    def compute(*tables: pa.Table) -> Any:
+        table = _together(tables)
+        odd = pc.equal(pc.bit_wise_and(table["n"], 1), 1)
+        return {"odd": table.filter(odd), "even": [table.filter(pc.invert(odd))]}
+
+    return _with_ports(compute, len(ports))
+
+
+def _with_ports(compute: Callable[..., Any], ports: int) -> Callable[..., Any]:
+    """Give a function as many annotated arguments as it has inputs: that is how its style is known."""
+
+    def one(a: pa.Table) -> Any:
+        return compute(a)
+
+    def two(a: pa.Table, b: pa.Table) -> Any:
+        return compute(a, b)
+
+    return one if ports == 1 else two
+
+
+def _together(tables: Sequence[pa.Table]) -> pa.Table:
+    known = [table.select(["n", "t"]) for table in tables if "n" in table.schema.names]
+    return (
+        pa.concat_tables(known) if known else pa.table({"n": pa.array([], pa.int64()), "t": pa.array([], pa.int64())})
+    )
+
+
+def _one(number: int, table: pa.Table) -> pa.Table:
+    """One record, at the time of the first one that it stands for."""
+    first = pc.min(table["t"]).as_py() if table.num_rows else 0
+    return pa.table({"n": [number], "t": [first]})
+
+
+def _general(
+    pipeline: Pipeline, world: World, node: Node, name: str, ports: Sequence[Any], settings: dict[str, Any]
+) -> Any:
+    del settings["name"]
+    connections: dict[str, Any] = {}
+    if node.kind == "ledger":
+        connections["writes"] = {"book": Transactional(world, f"{name}_book"), "mail": Checkable(world, f"{name}_mail")}
+    else:
+        connections["reads"] = {"ticker": Ticker(world)}
+    operator = _Ledger() if node.kind == "ledger" else _Asked()
+    return pipeline.general(name, operator, *ports, deterministic=True, **connections, **settings)
+
+
+class _Ledger(Operator):
+    """Pairs of events, whatever port they came on; some are also in a set that only the flush closes."""
+
+    def initial(self) -> dict[str, Any]:
+        return {"taken": 0, "records": 0}
+
+    def facts(self, table: pa.Table) -> Any:
+        return pc.sum(table["n"]).as_py()
+
+    def assign(self, event: Any, state: dict[str, Any]) -> Sequence[Any]:
+        pair = ("pair", state["taken"] // 2)
+        state["taken"] += 1
+        state["records"] += event.rows
+        return [pair, ("rest", 0)] if event.facts % 3 == 0 else [pair]
+
+    def ready(self, state: dict[str, Any], opened: Collection[Any]) -> Sequence[Any]:
+        return [key for key in opened if key == ("pair", state["taken"] // 2 - 1)]
+
+    def flush(self, state: dict[str, Any], opened: Collection[Any]) -> Sequence[Any]:
+        # A pair that is not complete is dropped.
+        return [key for key in opened if key[0] == "rest"]
+
+    def generate(self, input_set: InputSet, context: Context) -> Any:
+        total = sum(pc.sum(event.table["n"]).as_py() for event in input_set.events)
+        row = pa.table({"n": [total], "t": [context.state["records"]]})
+        context.write("book", row)
+        if input_set.key[0] == "pair":
+            context.write("mail", row)
+            context.write("mail", row.slice(0, 0))
+        return row
+
+
+class _Asked(Operator):
+    """Asks a service once per event, twice where the event is large; its answer is part of the Output Set."""
+
+    def assign(self, event: Any, state: dict[str, Any]) -> Sequence[Any]:
+        return [f"{event.port}-{event.number}"]
+
+    def ready(self, state: dict[str, Any], opened: Collection[Any]) -> Sequence[Any]:
+        return list(opened)
+
+    def generate(self, input_set: InputSet, context: Context) -> Any:
+        table = input_set.events[0].table
+        answers = [context.read("ticker", f"{input_set.key} {i}")["answer"][0].as_py() for i in range(table.num_rows)]
+        return pa.table({"n": answers, "t": table["t"]})
