@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from clew.connectors import parquetfiles, textfiles
-from clew.connectors.filewrites import EXTENSIONS, target, write_file
+from clew.connectors.filewrites import EXTENSIONS, is_written, write_file
 from clew.connectors.listing import Entry, format_of, listing
 from clew.connectors.recorded import recall, record
 from clew.connectors.slices import MOST_SLICES
@@ -91,7 +91,7 @@ class Files(Replayable, Sink):
         write_file(self._directory(), self.format or "parquet", action, tables, schema)
 
     def applied(self, action: WriteAction) -> bool:
-        return os.path.exists(target(self._directory(), self.format or "parquet", action))
+        return is_written(self._directory(), self.format or "parquet", action)
 
     def _batches(self, snapshot: Json, entry: Entry, row: int, byte: int, checksum: int) -> Iterator[textfiles.Batch]:
         columns = Columns(recall(snapshot["schema"]), self.declared is not None)

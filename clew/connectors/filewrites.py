@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from clew.disk import make_directory, sync_directory
 from clew.errors import SinkFailed
 from clew.faultpoint import fault_point
 from clew.pipeline.contracts import WriteAction
@@ -31,7 +32,7 @@ def write_file(directory: str, format: str, action: WriteAction, tables: Iterato
     """Write a file beside its place, make it durable, and move it there in one step."""
     final = target(directory, format, action)
     try:
-        _ensure(directory)
+        make_directory(directory)
         _remove_leftovers(final)
         temporary = _temporary(final)
         try:
@@ -45,7 +46,7 @@ def write_file(directory: str, format: str, action: WriteAction, tables: Iterato
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
-        _sync(directory)
+        sync_directory(directory)
     except (OSError, pa.ArrowException, TypeError, ValueError) as error:
         raise SinkFailed(
             directory, f"{os.path.basename(final)} cannot be written ({error})",
@@ -54,19 +55,23 @@ def write_file(directory: str, format: str, action: WriteAction, tables: Iterato
     fault_point("sink-after-commit", action.operator)
 
 
-def _ensure(directory: str) -> None:
-    if not os.path.isdir(directory):
-        os.makedirs(directory, exist_ok=True)
-        _sync(os.path.dirname(directory))
+def is_written(directory: str, format: str, action: WriteAction) -> bool:
+    """Say whether a write action's file is in its place, for good.
 
-
-def _sync(directory: str) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    Who moved it there may have failed, or died, before its name was synced; so that is done here.
+    """
+    final = target(directory, format, action)
+    if not os.path.exists(final):
+        return False
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        make_directory(directory)
+        sync_directory(directory)
+    except OSError as error:
+        raise SinkFailed(
+            directory, f"the name {os.path.basename(final)} cannot be made durable ({error})",
+            "mend the cause and run again",
+        ) from error  # fmt: skip
+    return True
 
 
 def _temporary(final: str) -> str:

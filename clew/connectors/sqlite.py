@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from clew.connectors.dialect import MARKERS, Dialect, Failed, Marker, Page, Transaction, quote, quote_table
 from clew.connectors.sql import declare
 from clew.connectors.sqlvalues import UNCONSTRAINED, infer
+from clew.disk import sync_directory, sync_file
 from clew.errors import SinkFailed, SourceFailed
 from clew.pipeline.contracts import WriteAction
 
@@ -78,16 +79,30 @@ class Sqlite(Dialect):
     def marker(self, action: WriteAction) -> Marker | None:
         with _explained(self._sink_failed), closing(self._connect(write=True)) as connection:
             made = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (MARKERS,)).fetchone()
-            return _marker(connection, action) if made else None
+            found = _marker(connection, action) if made else None
+            if found is not None:
+                self._sync()
+            return found
 
     def _connect(self, *, write: bool) -> sqlite3.Connection:
         mode = "rwc" if write else "rw"
         connection = sqlite3.connect(
             f"file:{percent(self.path)}?mode={mode}", uri=True, timeout=_WAIT_SECONDS, isolation_level=None
         )
-        # A commit is on disk when it returns; in a file that is in WAL mode too.
-        connection.execute("PRAGMA synchronous = FULL")
+        # A commit is on disk when it returns; in a file that is in WAL mode too. FULL would not do: without one, the
+        # name of the journal may come back after a power failure, and with it what was before the commit.
+        connection.execute("PRAGMA synchronous = EXTRA")
         return connection
+
+    def _sync(self) -> None:
+        """Make what was read durable: who committed it may have failed, or died, before the last sync of a commit."""
+        try:
+            if os.path.exists(f"{self.path}-wal"):
+                sync_file(f"{self.path}-wal")
+            sync_directory(os.path.dirname(self.path))
+        except OSError as error:
+            what = f"cannot be synced ({error.strerror})"
+            raise self._sink_failed(what, "mend the database's disk, then run again") from error
 
     def _source_failed(self, what: str, cure: str) -> SourceFailed:
         return SourceFailed(self.describe(), what, cure)
@@ -162,6 +177,7 @@ def _cure(said: str) -> str:
         ("not a database", "name a SQLite database file"),
         ("locked", "let the process that holds the database's lock finish, then run again"),
         ("readonly", "let Clew write to the file and its directory; a query can only read"),
+        ("disk I/O error", "mend the database's disk, then run again"),
         ("full", "make room on the disk, then run again"),
         ("no such table", "check the name of the table"),
         ("ON CONFLICT", "give the table a primary key or a unique index on the columns of key="),

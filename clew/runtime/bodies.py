@@ -9,10 +9,12 @@ import mmap
 import os
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from clew.disk import make_directory, sync_directory
 from clew.errors import BodyDamaged, StoreFailed
 from clew.protocol.rows import Bodies
 from clew.runtime.codec import checksum
@@ -76,26 +78,23 @@ def _inline(run: Sequence[bytes]) -> Bodies:
 
 def write_file(path: Path, parts: Sequence[bytes], durable: bool) -> None:
     """Create a file with this content; synced with its directory when it returns, if `durable`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        if durable:
+            make_directory(path.parent)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "xb") as out:
             out.writelines(parts)
             if durable:
                 out.flush()
                 os.fsync(out.fileno())
         if durable:
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
     except OSError as error:
-        path.unlink(missing_ok=True)
+        # On a disk that fails this may fail too; collection finds the file unreferenced.
+        with suppress(OSError):
+            path.unlink()
         raise StoreFailed(f"cannot write event bodies to {path.parent}: {error.strerror or error}") from error
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def load(root: str | None, runs: Sequence[Bodies]) -> Iterator[memoryview]:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from clew.disk import make_directory, sync_directory
 from clew.errors import NewerLog, StaleWriter, StoreFailed, WrongLog
 from clew.faultpoint import fault_point
 from clew.ids import Port
@@ -20,7 +21,7 @@ from clew.store.collecting import collect
 from clew.store.identity import declare, has_events, take_over
 from clew.store.ledger import Ledger, read_ledger
 from clew.store.sqlite_schema import VIEWS
-from clew.store.sqlite_writer import GroupWriter, SqliteLog, explain
+from clew.store.sqlite_writer import CHECKPOINT_PAGES, GroupWriter, SqliteLog, explain
 from clew.store.sqlread import SqlReads
 from clew.store.statements import Statement, statements_of
 from clew.store.tables_sql import TABLES
@@ -165,12 +166,16 @@ def _open(path: str) -> tuple[sqlite3.Connection, str]:
         connection.execute("BEGIN IMMEDIATE")
         run_id = _identity(connection, path)
         connection.execute("COMMIT")
-        _sync_directory(directory)
+        # The names of the log's files, which their own sync does not cover, and of the directories above.
+        make_directory(directory)
+        sync_directory(directory)
     except BaseException as error:
         if connection is not None:
             connection.close()
         if isinstance(error, sqlite3.Error):
             raise explain(path, error) from error
+        if isinstance(error, OSError):
+            raise StoreFailed(f"the directory {directory} of the log cannot be synced: {error.strerror}") from error
         raise
     return connection, run_id
 
@@ -191,8 +196,12 @@ def _set_up(connection: sqlite3.Connection) -> None:
     if mode != "wal":
         raise StoreFailed("the file system of the log has no shared memory for SQLite", "keep the log on a local disk")
     # fullfsync is macOS's real sync; elsewhere it changes nothing.
-    for setting in ("synchronous = FULL", "fullfsync = ON", "wal_autocheckpoint = 4000", "cache_size = -16000"):
+    pages = f"wal_autocheckpoint = {CHECKPOINT_PAGES}"
+    for setting in ("synchronous = FULL", "fullfsync = ON", pages, "cache_size = -16000"):
         connection.execute(f"PRAGMA {setting}")
+    # What an earlier process wrote may have failed to sync: such pages look clean, and no later sync writes them. So
+    # all of it is copied into the database and synced there, before anything builds on it.
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
 
 def _identity(connection: sqlite3.Connection, path: str) -> str:
@@ -209,15 +218,6 @@ def _identity(connection: sqlite3.Connection, path: str) -> str:
     run_id = uuid.uuid4().hex
     connection.execute("INSERT INTO meta VALUES ('run_id', ?)", (run_id,))
     return run_id
-
-
-def _sync_directory(directory: str) -> None:
-    """Make the names of the log's files durable, which their own sync does not."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 __all__ = ["SqliteStore"]

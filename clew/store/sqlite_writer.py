@@ -20,6 +20,9 @@ from clew.errors import StoreFailed, UnexpectedRow
 #: How many jobs one transaction takes: enough for every operator of a large pipeline to share a sync.
 _BATCH = 256
 
+#: How many pages the write-ahead log has before they are copied into the database.
+CHECKPOINT_PAGES = 4000
+
 _CURES = {
     "SQLITE_FULL": ("the disk of the log {path} is full", "make room and run again: what was acknowledged is safe"),
     "SQLITE_BUSY": ("the log {path} is held by another process", "end that process, or use another --log"),
@@ -154,6 +157,9 @@ class GroupWriter:
         if durable != self._full_sync:
             # A sync of the write-ahead log covers all of it, also what was committed before without one (D1).
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            # A checkpoint follows a commit and syncs too, but SQLite tells nobody when that sync fails. So it comes
+            # only after a commit whose own sync has left nothing that could be lost unseen.
+            self._connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if durable else 0}")
             self._full_sync = durable
         self._connection.execute("BEGIN IMMEDIATE")
         version = self._connection.execute("PRAGMA data_version").fetchone()[0]
