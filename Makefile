@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test tools lint bench clean
 
 setup: $(VENV)/.ready
 
@@ -23,7 +23,10 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+tools:
+	@sh tests/install_tools.sh
+
+test: lint tools
 	$(BIN)/pytest -n 2
 
 bench: setup
