@@ -1,0 +1,124 @@
+"""A place of its own for one run, and what its sinks hold, as anyone who opens them would read it."""
+
+import json
+import re
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+
+from tests.storage.launcher import Ending, Job, Launcher
+
+PIPELINES = Path(__file__).parent / "pipelines"
+
+#: What the sinks hold: the records of each, as text, and how often each is there.
+Held = dict[str, Counter[str]]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A pipeline, and where it writes to."""
+
+    name: str
+    pipeline: str
+    sinks: tuple[str, ...]
+    events: int
+    #: Bodies from this size on go to files.
+    inline_limit: int = 0
+
+    def at(self, home: Path) -> "Place":
+        home.mkdir(parents=True)
+        if self.pipeline == "windows":
+            (home / "spool").write_text("".join(f"{number}\n" for number in range(self.events)))
+        return Place(self, home)
+
+
+FILES = Scene("files", "orders", ("files",), 16)
+TABLE = Scene("table", "orders", ("paid",), 16)
+BOTH = Scene("both", "orders", ("files", "paid"), 16)
+#: Some bodies in files and some in the log.
+WINDOWS = Scene("windows", "windows", ("sums", "ledger", "files/counts", "files/pairs"), 14, inline_limit=320)
+SCENES = (FILES, TABLE, BOTH, WINDOWS)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one run keeps its log and writes to."""
+
+    scene: Scene
+    home: Path
+
+    def job(self, watched: str = "", failing: tuple[str, ...] = ()) -> Job:
+        scene, home = self.scene, self.home
+        return Job(
+            str(PIPELINES / f"{scene.pipeline}.py"),
+            f"sqlite:///{home / 'log' / 'log.db'}",
+            str(home / "bodies"),
+            f"{home}.said",
+            {"HOME_OF_RUN": str(home), "EVENTS": str(scene.events), "SINKS": ",".join(scene.sinks)},
+            watched,
+            scene.inline_limit,
+            failing=failing,
+        )
+
+    def finish(self, launcher: Launcher) -> Ending:
+        """Run to the end, with no fault; the run before it may have been at its end already."""
+        ending = launcher.run(self.job())
+        assert ending.code in (0, 3), f"it does not finish ({ending.code}): {ending.said}"
+        return ending
+
+    def held(self) -> Held:
+        """Return what the sinks hold; that of the one reading of a spool is told by another name than its own."""
+        rows = {**dict(self._files()), **dict(self._tables())}
+        readings = {row["reading"] for found in rows.values() for row in found if "reading" in row}
+        assert len(readings) <= 1, f"the sinks hold several readings: {readings}"
+        return {
+            sink: Counter(json.dumps({**row, **({"reading": "one"} if readings else {})}) for row in found)
+            for sink, found in rows.items()
+        }
+
+    def remove(self) -> None:
+        shutil.rmtree(self.home)
+
+    def _files(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        root = self.home / "files"
+        for directory in [root, *(child for child in root.glob("*") if child.is_dir())]:
+            names = [path for path in sorted(directory.glob("[!.]*")) if path.is_file()]
+            if names:
+                yield str(directory.relative_to(self.home)), [row for path in names for row in _records(path)]
+
+    def _tables(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        path = self.home / "sink.db"
+        if not path.exists():
+            return
+        with closing(sqlite3.connect(path)) as connection:
+            connection.row_factory = sqlite3.Row
+            names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            for name in names:
+                if not re.match("_?clew", name):
+                    rows = connection.execute(f'SELECT * FROM "{name}"').fetchall()
+                    yield name, [dict(row) for row in rows]
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+        return rows
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def differences(found: Held, expected: Held) -> str:
+    """Say what the sinks lost and what they have too much, or nothing."""
+    told = []
+    for sink in sorted({*found, *expected}):
+        lost = expected.get(sink, Counter()) - found.get(sink, Counter())
+        more = found.get(sink, Counter()) - expected.get(sink, Counter())
+        if lost or more:
+            told.append(f"{sink} lost {dict(lost)} and has too much {dict(more)}")
+    return "; ".join(told)
