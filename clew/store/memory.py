@@ -515,7 +515,8 @@ def _copy(rows: _Rows, operator: str | None = None) -> _Rows:
     """Copy deep enough that writes of `operator` to the original leave the copy as it was; None: of anybody."""
     kept = copy(rows)
     for name, value in vars(rows).items():
-        setattr(kept, name, {key: copy(inner) for key, inner in value.items()})
+        # Whatever is no container is a row that never changes.
+        setattr(kept, name, {k: v.copy() if isinstance(v, (dict, list, set)) else v for k, v in value.items()})
     # Only the operator's own entries change in place; those it makes for others are new rows.
     for receiver, entries in rows.entries.items():
         if operator in (None, receiver.operator):
