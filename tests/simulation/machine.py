@@ -261,11 +261,16 @@ def simulate(scene: Scene, schedule: Schedule) -> Result:
     except BaseException as error:
         error.add_note(f"replay it with simulate({scene.replay}, {schedule})")
         raise
-    tally("simulated schedules")
+    return result
+
+
+def show(scene: Scene, schedule: Schedule) -> None:
+    """Run a scene by a schedule, and count it in the figures of the suite."""
+    simulate(scene, schedule)
     faults = len(schedule.faults) + len(schedule.lost) + len(schedule.refused)
+    tally("simulated schedules")
     tally("simulated schedules with two faults or more", int(faults >= 2))
     tally("faults scheduled and fired in simulation", faults)
-    return result
 
 
 def _lively(scene: Scene, schedule: Schedule) -> int:

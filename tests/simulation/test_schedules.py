@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.simulation.machine import NotFired, Result, Schedule, rehearse, simulate
+from tests.simulation.machine import NotFired, Result, Schedule, rehearse, show, simulate
 from tests.simulation.pipelines import SCENES, Scene
 from tests.simulation.random_pipelines import KINDS, SINKS, SOURCES, WINDOWS, Blueprint, Node
 from tests.simulation.random_pipelines import scene as scene_of
@@ -65,7 +65,7 @@ BLUEPRINTS = st.builds(
 def test_whatever_crashes_the_sinks_hold_what_some_run_without_failures_leaves(
     scene: Scene, seed: int, picks: list[int], scopes: list[str], failing: list[tuple[str, int]]
 ) -> None:
-    simulate(scene, schedule(scene, seed, picks, scopes, failing))
+    show(scene, schedule(scene, seed, picks, scopes, failing))
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -78,7 +78,7 @@ def test_whatever_pipeline_crashes_some_run_without_failures_explains_it(part: i
     )
     def explained(blueprint: Blueprint, **drawn: Any) -> None:
         scene = scene_of(blueprint)
-        simulate(scene, schedule(scene, **drawn))
+        show(scene, schedule(scene, **drawn))
 
     explained()
 
@@ -139,4 +139,4 @@ def test_a_schedule_replays_exactly(scene: Scene) -> None:
 @each_scene
 def test_scenario_2_an_answer_that_is_lost_does_not_make_a_write_come_twice(scene: Scene) -> None:
     for number in range(1, rehearse(scene, Schedule(0)).world.writes + 1):
-        simulate(scene, Schedule(0, lost=(number,)))
+        show(scene, Schedule(0, lost=(number,)))

@@ -3,7 +3,7 @@
 import pytest
 
 from clew.faultpoint import POINTS
-from tests.simulation.machine import Schedule, baseline, rehearse, simulate
+from tests.simulation.machine import Schedule, baseline, rehearse, show
 from tests.simulation.pipelines import SCENES, Scene
 
 RECOVERY = ("after-take-over", "after-resend", "after-restore", "after-source-restore", "after-recovered-input",
@@ -21,13 +21,13 @@ def fault(point: str, operator: str, nth: int) -> str:
 def test_a_group_that_crashes_anywhere_leaves_what_a_run_without_failures_leaves(scene: Scene) -> None:
     for (point, operator), count in rehearse(scene, Schedule(SEED)).reached.items():
         for nth in range(1, min(count, 2) + 1):
-            simulate(scene, Schedule(SEED, (fault(point, operator, nth),)))
+            show(scene, Schedule(SEED, (fault(point, operator, nth),)))
 
 
 @each_scene
 def test_a_machine_that_loses_power_anywhere_leaves_what_a_run_without_failures_leaves(scene: Scene) -> None:
     for (point, operator), count in rehearse(scene, Schedule(SEED)).reached.items():
-        simulate(scene, Schedule(SEED, (fault(point, operator, (count + 1) // 2),), ("machine",)))
+        show(scene, Schedule(SEED, (fault(point, operator, (count + 1) // 2),), ("machine",)))
 
 
 @each_scene
@@ -40,7 +40,7 @@ def test_scenario_14_a_crash_during_recovery_and_another_during_that_recovery(sc
             before = reached.reached_at_crash.get((point, operator), 0)
             if reached.reached.get((point, operator), 0) > before:
                 again = (fault(point, operator, before + 1), fault(point, operator, before + 2))
-                simulate(scene, Schedule(SEED, (first, *again)))
+                show(scene, Schedule(SEED, (first, *again)))
 
 
 def test_every_crash_point_is_reached_by_some_pipeline() -> None:
