@@ -147,6 +147,11 @@ class Checker:
     # Operators.
 
     def _check_operator(self, spec: OperatorSpec) -> None:
+        gone = [str(port) for port in spec.inputs.values() if self._log.collected(port)]
+        if gone:
+            fact = f"events of {', '.join(gone)} were collected, so that Input Sets cannot be followed from the start"
+            self._add(undecided(spec.name, fact))
+            return
         replay = Replay(spec, self._log, lambda port, sent: self._facts(spec, port, sent))
         claims = _counted(replay.claims(), self._verdict)
         if spec.is_sink:

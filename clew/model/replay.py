@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from clew.ids import EventId, Port
-from clew.model.certificate import Certificate, Finding, Sent, Taken, undecided, wrong
+from clew.model.certificate import Certificate, Finding, Sent, Taken, wrong
 from clew.model.windows import Course, Event, Label, courses, label_of
 from clew.pipeline.graph import OperatorSpec
 
@@ -76,11 +76,6 @@ class Replay:
 
     def claims(self) -> Iterator[Claim]:
         """Yield all claims in order; what is wrong ends up in `findings`, and ends the course."""
-        gone = [str(port) for port in self._spec.inputs.values() if self._log.collected(port)]
-        if gone:
-            fact = f"events of {', '.join(gone)} were collected, so that Input Sets cannot be followed from the start"
-            self.findings.append(undecided(self._spec.name, fact))
-            return
         try:
             yield from self._course()
             self._finish()
