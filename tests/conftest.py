@@ -1,6 +1,7 @@
 """Fixtures that every tree of tests can use."""
 
 import os
+import re
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -9,25 +10,45 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests import tally
+from tests import figures
 from tests.postgres_server import PostgresServer
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help = "end with the table of figures, and fail where one is not reached: of `make test`, or of `make soak`"
+    parser.addoption("--figures", choices=("test", "soak"), help=help)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the processes of this session one place to count in; those that it starts inherit it."""
-    if tally.PLACE not in os.environ:
-        descriptor, os.environ[tally.PLACE] = tempfile.mkstemp(prefix="clew-tally-")
+    if figures.PLACE not in os.environ:
+        descriptor, os.environ[figures.PLACE] = tempfile.mkstemp(prefix="clew-figures-")
         os.close(descriptor)
-        config.add_cleanup(lambda: os.unlink(os.environ.pop(tally.PLACE)))
+        config.add_cleanup(lambda: os.unlink(os.environ.pop(figures.PLACE)))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count the numbered scenarios that were shown; only the session that prints the table hears of all tests."""
+    scenario = re.search(r"test_scenario_(\d+)", report.nodeid)
+    if scenario and report.when == "call" and report.passed and "PYTEST_XDIST_WORKER" not in os.environ:
+        figures.tally(figures.SCENARIO, str(int(scenario[1])))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the session where the whole suite ran and a figure was not reached."""
+    asked = session.config.getoption("--figures")
+    if asked and "PYTEST_XDIST_WORKER" not in os.environ and session.exitstatus == 0:
+        reached = figures.write(figures.total(os.environ[figures.PLACE]), asked == "soak", lambda line: None)
+        session.exitstatus = session.exitstatus if reached else pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print the figures that tests have counted."""
-    figures = tally.total(os.environ[tally.PLACE])
-    if figures:
-        terminalreporter.section("figures")
-        for figure, count in sorted(figures.items()):
-            terminalreporter.write_line(f"{count:>9,}  {figure}")
+    asked = config.getoption("--figures")
+    if asked:
+        terminalreporter.section(f"figures of make {asked}")
+        figures.write(figures.total(os.environ[figures.PLACE]), asked == "soak", terminalreporter.write_line)
 
 
 @pytest.fixture(scope="session")

@@ -28,11 +28,11 @@ from clew.runtime.progress import Progress
 from clew.runtime.runner import Runner, Surroundings
 from clew.supervisor.threads import Policy, Supervisor, make_runner
 from clew.trace import TraceStep
+from tests.figures import FIRED, SCHEDULED, SCHEDULES, SEVERAL, tally
 from tests.simulation.evidence import Evidence
 from tests.simulation.journal import Journal
 from tests.simulation.outside import World
 from tests.simulation.pipelines import SCENES, Scene
-from tests.tally import tally
 
 #: A crash point that is never due only counts how often it was reached.
 NEVER = 10**9
@@ -266,11 +266,13 @@ def simulate(scene: Scene, schedule: Schedule) -> Result:
 
 def show(scene: Scene, schedule: Schedule) -> None:
     """Run a scene by a schedule, and count it in the figures of the suite."""
-    simulate(scene, schedule)
     faults = len(schedule.faults) + len(schedule.lost) + len(schedule.refused)
-    tally("simulated schedules")
-    tally("simulated schedules with two faults or more", int(faults >= 2))
-    tally("faults scheduled and fired in simulation", faults)
+    tally(SCHEDULED, by=faults)
+    simulate(scene, schedule)
+    # A run in which a fault did not fire does not come here.
+    tally(FIRED, by=faults)
+    tally(SCHEDULES)
+    tally(SEVERAL, by=int(faults >= 2))
 
 
 def _lively(scene: Scene, schedule: Schedule) -> int:

@@ -21,11 +21,11 @@ from clew.runtime.inputs import Inputs
 from clew.runtime.perform import Writer
 from clew.runtime.writes import Writes
 from clew.store.memory import MemoryStore
+from tests.figures import CAUGHT, PLANTED, tally
 from tests.simulation import machine
 from tests.simulation.machine import NotFired, Schedule, baseline, rehearse, simulate
 from tests.simulation.outside import Transactional
 from tests.simulation.pipelines import SCENES, Scene
-from tests.tally import tally
 
 
 def sends_before_the_commit() -> AbstractContextManager[Any]:
@@ -278,9 +278,9 @@ def test_a_planted_bug_is_found(
             with bug():
                 found += not _is_passed(SCENES[name], schedule)
     words = bug.__name__.replace("_", " ")
+    tally(PLANTED, words, tried)
     assert found, f"none of {tried} schedules found that the pipeline {words}"
-    tally("canaries caught")
-    tally(f"of {tried} schedules found that the pipeline {words}", found)
+    tally(CAUGHT, words, found)
 
 
 def _is_passed(scene: Scene, schedule: Schedule) -> bool:

@@ -1,14 +1,19 @@
 """A crash at every crash point, in every operator, the first and the second time it is reached."""
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
 from clew.faultpoint import POINTS
+from tests.figures import POINT_IN_RECOVERY, tally
 from tests.simulation.machine import Schedule, baseline, rehearse, show
 from tests.simulation.pipelines import SCENES, Scene
 
 RECOVERY = ("after-take-over", "after-resend", "after-restore", "after-source-restore", "after-recovered-input",
             "before-running", "before-write-check")  # fmt: skip
 SEED = 3
+SOAK = bool(os.environ.get("CLEW_SOAK"))
 
 each_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 
@@ -41,6 +46,44 @@ def test_scenario_14_a_crash_during_recovery_and_another_during_that_recovery(sc
             if reached.reached.get((point, operator), 0) > before:
                 again = (fault(point, operator, before + 1), fault(point, operator, before + 2))
                 show(scene, Schedule(SEED, (first, *again)))
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_anywhere_and_another_while_it_is_recovered_from(point: str) -> None:
+    """Whatever an operator died of, it may die again before it has recovered from that."""
+    shown = 0
+    for scene in SCENES.values():
+        for before in _crashes_at(scene, point):
+            again = _next_recovery(scene, before)
+            if again:
+                show(scene, Schedule(SEED, (*before, again), ("machine",)))
+                shown += 1
+                if not SOAK:
+                    break
+        if shown and not SOAK:
+            break
+    assert shown, f"no pipeline recovers from a crash at {point}"
+    tally(POINT_IN_RECOVERY, point, shown)
+
+
+def _crashes_at(scene: Scene, point: str) -> Iterator[tuple[str, ...]]:
+    """Yield a crash at this point for each operator that reaches it; some are reached only after another crash."""
+    for (name, operator), count in rehearse(scene, Schedule(SEED)).reached.items():
+        if name == point:
+            yield (fault(point, operator, (count + 1) // 2),)
+        elif name == "before-write" and point == "before-write-check":
+            yield fault(name, operator, (count + 1) // 2), fault(point, operator, 1)
+
+
+def _next_recovery(scene: Scene, crashes: tuple[str, ...]) -> str | None:
+    """Return a visit of a recovery point after the last crash, of the operator that died where that has one."""
+    result = rehearse(scene, Schedule(SEED, crashes, ("machine",)))
+    operator = crashes[-1].partition("@")[2].partition("#")[0]
+    for (point, where), count in result.reached.items():
+        before = result.reached_at_crash.get((point, where), 0)
+        if point in RECOVERY and count > before and where == (operator or where):
+            return fault(point, where, before + 1)
+    return None
 
 
 def test_every_crash_point_is_reached_by_some_pipeline() -> None:

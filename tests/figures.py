@@ -1,0 +1,93 @@
+"""Figures that tests add up over all their processes, and the table that `make test` and `make soak` end with."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clew.faultpoint import POINTS
+
+#: The file that every process appends to; set by the session that prints the table.
+PLACE = "CLEW_TALLY"
+SCENARIOS = 18
+
+#: What tests count; a name with a colon is one of several, each counted for itself.
+SCHEDULES = "simulated schedules"
+SEVERAL = "simulated schedules with two faults or more"
+SCHEDULED = "faults scheduled"
+FIRED = "faults fired"
+POINT = "crash point hit and recovered"
+POINT_IN_RECOVERY = "crash point hit again during recovery"
+CALLS = "system-call kill points"
+PLANTED = "canary planted"
+CAUGHT = "canary caught"
+SCENARIO = "scenario"
+
+
+def tally(figure: str, of: str = "", by: int = 1) -> None:
+    """Add to a figure of the table, or to one of those that it is made of."""
+    place = os.environ.get(PLACE)
+    if place and by:
+        with open(place, "ab", buffering=0) as out:
+            out.write(json.dumps([f"{figure}: {of}" if of else figure, by]).encode() + b"\n")
+
+
+def total(place: str) -> Counter[str]:
+    """Add everything up."""
+    figures: Counter[str] = Counter()
+    for line in Path(place).read_text().splitlines():
+        figure, by = json.loads(line)
+        figures[figure] += by
+    return figures
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table."""
+
+    figure: str
+    seen: str
+    wanted: str
+    reached: bool
+
+
+def table(figures: Counter[str], soak: bool) -> Iterator[Line]:
+    """Yield the lines of the table, with what was wanted of each."""
+    schedules = 200_000 if soak else 3_000
+    points = len(POINTS)
+    yield _least("simulated schedules", figures[SCHEDULES], schedules)
+    yield _least("  half of them with two faults or more", figures[SEVERAL], schedules // 2)
+    yield _all("crash points hit and recovered, of those listed", _distinct(figures, POINT), points)
+    yield _all("  and again during recovery", _distinct(figures, POINT_IN_RECOVERY), points)
+    yield _least("system-call kill points", figures[CALLS], 1_000 if soak else 100)
+    yield _all("scheduled faults that really fired", figures[FIRED], figures[SCHEDULED])
+    # A test that finds one fails, so a table without failures has none.
+    yield Line("outputs lost / duplicated / reordered / retracted", "0 / 0 / 0 / 0", "0 / 0 / 0 / 0", True)
+    yield _all("canaries caught", _distinct(figures, CAUGHT), _distinct(figures, PLANTED))
+    yield _all("scenarios", _distinct(figures, SCENARIO), SCENARIOS)
+
+
+def _least(figure: str, seen: int, wanted: int) -> Line:
+    return Line(figure, f"{seen:,}", f"{wanted:,}", seen >= wanted)
+
+
+def _all(figure: str, seen: int, wanted: int) -> Line:
+    return Line(figure, f"{seen:,} of {wanted:,}", "all", 0 < wanted == seen)
+
+
+def _distinct(figures: Counter[str], figure: str) -> int:
+    return sum(1 for name in figures if name.startswith(f"{figure}: "))
+
+
+def write(figures: Counter[str], soak: bool, say: Callable[[str], None]) -> bool:
+    """Write the table; returns whether everything that was wanted was reached."""
+    lines = list(table(figures, soak))
+    width = max(len(line.figure) for line in lines)
+    for line in lines:
+        say(f"{line.figure:<{width}}  {line.seen:>15}  wanted {line.wanted}{'' if line.reached else '  NOT REACHED'}")
+    for name in sorted(name for name in figures if name.startswith(f"{CAUGHT}: ")):
+        canary = name.partition(": ")[2]
+        say(f"  {canary}: found in {figures[name]} of {figures[f'{PLANTED}: {canary}']} schedules")
+    return all(line.reached for line in lines)
