@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from clew.runtime.status import OperatorStatus, RunStatus, read_status
 from clew.store.base import Collected, Store, Topology
 from clew.store.ephemeral import EphemeralStore
 from clew.store.memory import MemoryStore
+from clew.supervisor.chaos import Chaos, ChaosOutcome, ChaosPlace
+from clew.supervisor.schedule import KINDS, ChaosFault, Kind, draw, kinds_for
 from clew.supervisor.threads import Policy, Supervisor
 
 if TYPE_CHECKING:
@@ -166,6 +169,23 @@ def gc(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> Co
         store.close()
 
 
+def chaos(
+    command: Callable[[str], Sequence[str]],
+    place: Log,
+    directory: Path,
+    faults: Sequence[ChaosFault],
+    tell: Callable[[str], None],
+) -> ChaosOutcome:
+    """Run a pipeline under faults, in a process of its own that is started again until it has finished.
+
+    `command` returns what starts the run, given the URL of its log; its trace and its output are in `directory`.
+    """
+    from clew.store.outage import outage_of
+
+    url, outage = outage_of(place.url)
+    return Chaos(command(url), ChaosPlace(directory), faults, outage, tell).run()
+
+
 def status(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> RunStatus | None:
     """Return what the log says of a run, or None when there is no log.
 
@@ -303,6 +323,7 @@ def masked(url: str) -> str:
 
 
 __all__ = [
-    "Log", "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Recovery", "RunStatus", "gc", "is_finished",
-    "masked", "program_of", "run", "status", "topology",
+    "ChaosFault", "ChaosOutcome", "ChaosPlace", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus",
+    "Policy", "Progress", "Recovery", "RunStatus", "chaos", "draw", "gc", "is_finished", "kinds_for", "masked",
+    "program_of", "run", "status", "topology",
 ]  # fmt: skip

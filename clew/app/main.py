@@ -2,6 +2,7 @@
 
 import typer
 
+from clew.app.chaos import chaos
 from clew.app.check import check
 from clew.app.crash_points import crash_points
 from clew.app.gc import gc
@@ -19,7 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for command in (run, check, graph, status, gc, version):
+for command in (run, check, graph, status, gc, chaos, version):
     app.command()(command)
 app.command("crash-points")(crash_points)
 
