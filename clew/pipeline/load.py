@@ -41,12 +41,13 @@ class ImportRaised(ClewError):
         )
 
 
-def load(path: str, name: str | None = None) -> Pipeline:
+def load(path: str, name: str | None = None, original: str | None = None) -> Pipeline:
     """Import the file and return its pipeline: the one called `name`, or the only one there is.
 
-    The file's directory is put on `sys.path`, as Python does for a script, so that modules beside it import.
+    The file's directory is put on `sys.path`, as Python does for a script, so that modules beside it import. Where the
+    file is a copy, `original` is what its own `__file__` shall say.
     """
-    return _choose(path, _import(_python_file(path)), name)
+    return _choose(path, _import(_python_file(path), original), name)
 
 
 def _python_file(path: str) -> Path:
@@ -58,7 +59,7 @@ def _python_file(path: str) -> Path:
     return file.resolve()
 
 
-def _import(file: Path) -> ModuleType:
+def _import(file: Path, original: str | None) -> ModuleType:
     directory = str(file.parent)
     if directory not in sys.path:
         sys.path.insert(0, directory)
@@ -68,6 +69,7 @@ def _import(file: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    module.__file__ = original or module.__file__
     # Registered while it runs: dataclasses, pickle and modules beside it look it up by its name.
     sys.modules[name] = module
     try:

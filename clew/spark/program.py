@@ -36,6 +36,8 @@ class ProgramRef:
     #: For a bundle: the pipeline file inside it, and the name of the pipeline there.
     file: str = ""
     name: str | None = None
+    #: For a bundle: the folder that its files are copies of.
+    folder: str = ""
     #: Where relative paths of the user's start: the directory that the run was started in.
     directory: str = field(default_factory=os.getcwd)
 
@@ -56,7 +58,7 @@ class Program:
         """Bundle a pipeline file with the local modules beside it."""
         file = Path(path).resolve()
         content = _zip(file)
-        return cls(ProgramRef(_digest(content), "zip", file.name, name), content)
+        return cls(ProgramRef(_digest(content), "zip", file.name, name, str(file.parent)), content)
 
     @classmethod
     def of_graph(cls, graph: Graph) -> "Program":

@@ -8,9 +8,12 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pyspark import SparkFiles
@@ -22,8 +25,8 @@ from clew.spark.program import ProgramRef
 
 #: Where the worker was started: on a cluster, files that Spark ships are found from here.
 _HOME = os.getcwd()
-#: By content and directory: a file that is loaded elsewhere means other files by the same relative paths.
-_loaded: dict[tuple[str, str], Graph] = {}
+#: By content and directories: a file that is loaded elsewhere means other files by the same relative paths.
+_loaded: dict[tuple[str, str, str], Graph] = {}
 _bundles: list[str] = []
 
 
@@ -38,7 +41,7 @@ def load_program(ref: ProgramRef) -> Graph:
     """Return the pipeline that a job belongs to; loaded once per worker and content."""
     if os.getcwd() != ref.directory and os.path.isdir(ref.directory):
         os.chdir(ref.directory)
-    key = (ref.digest, ref.directory)
+    key = (ref.digest, ref.directory, ref.folder)
     if key not in _loaded:
         path = Path(_HOME, SparkFiles.getRootDirectory(), ref.archive)
         _loaded[key] = pickle.loads(path.read_bytes()) if ref.kind == "pickle" else _load_bundle(ref, path)
@@ -51,7 +54,41 @@ def _load_bundle(ref: ProgramRef, archive: Path) -> Graph:
     folder = _unpacked(archive)
     _forget_older_bundles()
     _bundles.append(str(folder))
-    return load(str(folder / ref.file), ref.name).graph()
+    sys.meta_path.insert(0, _Originals(str(folder), ref.folder))
+    return load(str(folder / ref.file), ref.name, os.path.join(ref.folder, ref.file)).graph()
+
+
+class _Originals(MetaPathFinder):
+    """Finds the modules of a bundle, and lets each take itself for the file that it is a copy of.
+
+    A module that makes paths from its `__file__` means places beside the user's file. Beside the copy they would be
+    gone with the session, and a sink there would lose what was written to it.
+    """
+
+    def __init__(self, bundle: str, folder: str) -> None:
+        self._bundle, self._folder = bundle, folder
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or not isinstance(spec.loader, SourceFileLoader) or not _is_in(self._bundle, spec.origin):
+            return None
+        file = spec.loader.path
+        spec.loader = _Original(name, file, os.path.join(self._folder, os.path.relpath(file, self._bundle)))
+        return spec
+
+
+class _Original(SourceFileLoader):
+    def __init__(self, name: str, file: str, original: str) -> None:
+        super().__init__(name, file)
+        self._original = original
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__file__ = self._original
+        super().exec_module(module)
+
+
+def _is_in(folder: str, file: str | None) -> bool:
+    return file is not None and file.startswith(folder + os.sep)
 
 
 def _unpacked(archive: Path) -> Path:
@@ -70,9 +107,10 @@ def _unpacked(archive: Path) -> Path:
 
 def _forget_older_bundles() -> None:
     """Make sure that a module of another version of the pipeline is not taken for one of this version."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Originals)]
     for folder in _bundles:
         for name, module in list(sys.modules.items()):
-            if (getattr(module, "__file__", None) or "").startswith(folder):
+            if _is_in(folder, getattr(getattr(module, "__spec__", None), "origin", None)):
                 del sys.modules[name]
         if folder in sys.path:
             sys.path.remove(folder)

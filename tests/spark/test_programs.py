@@ -40,6 +40,21 @@ pipeline.sink(taxed, files("out"))
 """
 
 
+BESIDE = """
+from pathlib import Path
+import pyarrow as pa
+from clew import Pipeline, files, generator
+import beside
+import places
+
+pipeline = Pipeline("beside")
+source = pipeline.source("source", generator(lambda i: pa.table({"n": [i]}), 3))
+pipeline.sink(source, files(Path(__file__).resolve().parent / "own"), name="own")
+pipeline.sink(source, files(beside.HERE + "/module"), name="module")
+pipeline.sink(source, files(places.OUT), name="package")
+"""
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
     """A pipeline file with a module and a package beside it."""
@@ -88,6 +103,24 @@ def test_a_changed_module_runs_in_workers_that_have_the_old_one(project: Path, s
     (project / "shop" / "prices.py").write_text("PRICE = 100\n")
     assert program_of(str(project / "pipeline.py"), None).ref.digest == first.ref.digest
     assert taxed(project, spark) == [200, 202, 204, 206]
+
+
+def test_paths_made_from_a_files_own_place_mean_the_same_on_executors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+) -> None:
+    """Written beside the copy that executors have, they would be gone with the session."""
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    for directory in (project / "places", elsewhere):
+        directory.mkdir(parents=True)
+    (project / "places" / "__init__.py").write_text("import os\nOUT = os.path.dirname(__file__) + '/out'\n")
+    (project / "beside.py").write_text("import os\nHERE = os.path.dirname(os.path.abspath(__file__))\n")
+    (project / "pipeline.py").write_text(BESIDE)
+    monkeypatch.chdir(elsewhere)
+    path = str(project / "pipeline.py")
+    run(load(path), spark=spark, program=program_of(path, None))
+    for out in (project / "own", project / "module", project / "places" / "out"):
+        assert [row["n"] for row in rows(out)] == [0, 1, 2], out
+    forget(project)
 
 
 def test_a_pipeline_declared_here_travels_by_value(spark: SparkSession, tmp_path: Path) -> None:
