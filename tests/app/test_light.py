@@ -26,7 +26,8 @@ assert not heavy, heavy
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (("--help",), 0), (("run", "--help"), 0), (("version",), 0), (("crash-points",), 0), (("check", "FILE"), 0),
+        (("--help",), 0), (("run", "--help"), 0), (("chaos", "--help"), 0), (("version",), 0),
+        (("crash-points",), 0), (("check", "FILE"), 0),
         (("graph", "FILE"), 0), (("status", "FILE", "--log", "LOG"), 1), (("gc", "FILE", "--log", "LOG"), 1),
         (("run", "FILE", "--log", "LOG", "--engine", "inline"), 0),
     ],
