@@ -166,7 +166,7 @@ def _runs_of(trace: Path) -> set[Any]:
 def _announce(graph: Graph, request: Request, drawn: Sequence[ChaosFault]) -> None:
     sinks = [sink.describe() for spec in graph.operators.values() for sink in spec.sinks.values()]
     where = f", which writes to {', '.join(sinks)}: this must be a test system" if sinks else ""
-    _say(f"pipeline {graph.name} is run under {_count(len(drawn), 'fault')}{where}")
+    _say(f"{_count(len(drawn), 'fault')} in a run of pipeline {graph.name}{where}")
     _say(f"seed {request.seed} drew: {'; '.join(str(fault) for fault in drawn)}")
 
 
