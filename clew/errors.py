@@ -40,17 +40,35 @@ class GraphErrors(ClewError):
 
 
 @dataclass(eq=False)
+class SinkAhead(ClewError):
+    """A sink holds a write that the log has not made yet: the log is older than the sink."""
+
+    operator: str
+    sink: str
+    number: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.sink} holds write {self.number} of {self.operator}, which the log has not made yet: the log is "
+            "older than what it has written, and new writes would be taken for old ones; put the newer log back, or "
+            "start with --fresh and a sink that is empty"
+        )
+
+
+@dataclass(eq=False)
 class StaleWriter(ClewError):
     """A writer of an older incarnation was refused (invariant F1)."""
 
     operator: str
+    #: 0 when it was refused to become one.
     incarnation: int
     current: int
 
     def __str__(self) -> str:
+        did = f"wrote as incarnation {self.incarnation}" if self.incarnation else "was to start"
         return (
-            f"operator {self.operator} wrote as incarnation {self.incarnation}, but the log is at "
-            f"{self.current}; another process took it over, so this one must stop"
+            f"operator {self.operator} {did}, but the log is at {self.current}; another process took it over, so this "
+            "one must stop"
         )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from clew import trace
-from clew.errors import EngineFailed, StaleWriter, TurnTimedOut
+from clew.errors import EngineFailed, SinkAhead, StaleWriter, TurnTimedOut
 from clew.faultpoint import fault_point
 from clew.ids import Port
 from clew.pipeline.contracts import WriteAction
@@ -46,6 +46,17 @@ class Writes:
                 fault_point("before-write-check", port.operator)
                 self._pending[name] = self._unsettled(name, undone)
                 self.perform()
+            self._refuse_rewound(name)
+
+    def _refuse_rewound(self, name: str) -> None:
+        """Refuse a log that was put back to an earlier state: the sink would skip what it takes for old writes."""
+        spec = self._runner.spec
+        if not spec.sinks[name].checkable:
+            return
+        state = self._around.store.state(spec.name)
+        following = int(state.context["writes"].get(name, 0)) + 1 if state else 1
+        if any(self._ask(name, [WriteRow(following, ())])):
+            raise SinkAhead(spec.name, spec.sinks[name].describe(), following)
 
     def perform(self) -> None:
         """Algorithm 5: execute pending writes, and mark them as done when the outside system has them."""
