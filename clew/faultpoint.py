@@ -128,7 +128,8 @@ def _fire(fault: Fault, operator: str) -> None:
     if fault.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault.action == "freeze":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this thread: sent to the process, another thread may take it, and this one would run on for a while.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     elif fault.action.startswith("sleep="):
         time.sleep(float(fault.action[6:]))
     else:
