@@ -310,6 +310,7 @@ def _supervise(
     progress = progress or Progress()
     channels = Channels(graph, store)
     around = Surroundings(graph, store, engine, channels, progress, bodies, durable)
+    store.claim()
     Supervisor(around, policy).run()
     return progress
 

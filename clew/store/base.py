@@ -4,7 +4,8 @@ Invariants, by the names that assertions, tests and docs use:
 
 S1  A commit applies all its writes, or none of them.
 F1  Fencing: a commit carries an incarnation; unless it is the operator's current one, the commit is
-    refused with StaleWriter and changes nothing. `take_over` makes a new one, durable before it returns.
+    refused with StaleWriter and changes nothing. `take_over` makes a new one, durable before it returns;
+    it is refused in the same way to a process that another one has followed (`claim`).
     An operator writes rows of its own only.
 C1  Numbers of a port are consecutive from 1, and so are those acknowledged on a receiving port.
 C2  Counters outlive rows: collection never makes a number come again.
@@ -85,6 +86,13 @@ class Store(Protocol):
         Each receiving port has one sender. A log that was declared before takes the new connections; a receiver that is
         new starts after what has been collected.
         Raises WrongLog when it is another pipeline's, or when it has events but no identity.
+        """
+
+    def claim(self) -> None:
+        """Make this store's process the one that runs the pipeline, before it takes any operator over.
+
+        A process may be frozen between two takeovers and wake up when another one has the run: from now on, stores that
+        claimed it before are refused every takeover (F1). One that never claimed the run may always take over.
         """
 
     def take_over(self, operator: str) -> int:

@@ -64,6 +64,9 @@ class EphemeralStore:
             self._senders[receiver] = sender
         self._operators = {name: OperatorRow(name, "dead", 0) for name in topology.operators}
 
+    def claim(self) -> None:
+        """Nothing to claim: no other process sees this."""
+
     def take_over(self, operator: str) -> int:
         if self._operators[operator].incarnation:
             raise StoreFailed(

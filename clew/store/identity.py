@@ -1,6 +1,8 @@
 """Whose log it is and who runs its operators: the same for every SQL backend."""
 
-from clew.errors import WrongLog
+import uuid
+
+from clew.errors import StaleWriter, WrongLog
 from clew.store.base import Topology
 from clew.store.statements import Transaction
 
@@ -23,11 +25,11 @@ def declare(log: Transaction, topology: Topology) -> None:
         raise WrongLog("this log has events but does not say of which pipeline; restore its table meta")
     log.run(_META, "pipeline", topology.pipeline)
     log.run(_META, "fingerprint", topology.fingerprint)
+    # Those that are there are left alone: a process that froze in a commit may hold their rows.
+    known = {name for (name,) in log.fetch("SELECT name FROM operator")}
     for operator in topology.operators:
-        log.run(
-            "INSERT INTO operator (name, status, incarnation) VALUES (?, 'dead', 0) ON CONFLICT (name) DO NOTHING",
-            operator,
-        )
+        if operator not in known:
+            log.run("INSERT INTO operator (name, status, incarnation) VALUES (?, 'dead', 0)", operator)
     links = {(*sender, *receiver) for sender, receiver in topology.links}
     if links != set(log.fetch("SELECT operator, port, rec_operator, rec_port FROM link")):
         log.run("DELETE FROM link")
@@ -35,12 +37,22 @@ def declare(log: Transaction, topology: Topology) -> None:
             log.run("INSERT INTO link (operator, port, rec_operator, rec_port) VALUES (?, ?, ?, ?)", *link)
 
 
-def take_over(log: Transaction, operator: str) -> int:
-    """Give the operator a new incarnation (F1) and return it."""
+def claim(log: Transaction) -> str:
+    """Write down that a new process runs the pipeline; returns the token that it is known by."""
+    token = uuid.uuid4().hex
+    log.run(_META, "claim", token)
+    return token
+
+
+def take_over(log: Transaction, operator: str, token: str | None) -> int:
+    """Give the operator a new incarnation and return it; refused to a process whose claim is not the last (F1)."""
     log.run(
         "INSERT INTO operator (name, status, incarnation) VALUES (?, 'restarted', 1) "
         "ON CONFLICT (name) DO UPDATE SET status = 'restarted', incarnation = operator.incarnation + 1",
         operator,
     )
     incarnation: int = log.fetch("SELECT incarnation FROM operator WHERE name = ?", operator)[0][0]
+    # Asked while this transaction holds the operator's row: a process that claims the run later will find it taken.
+    if token is not None and log.fetch("SELECT value FROM meta WHERE key = 'claim'") != [(token,)]:
+        raise StaleWriter(operator, 0, incarnation - 1)
     return incarnation

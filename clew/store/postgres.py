@@ -20,9 +20,9 @@ from clew.protocol.rows import EventRun
 from clew.protocol.step import Acknowledge, Write
 from clew.store.base import Collected, Topology
 from clew.store.collecting import collect
-from clew.store.identity import declare, take_over
+from clew.store.identity import claim, declare, take_over
 from clew.store.ledger import Ledger, read_ledger
-from clew.store.postgres_open import drop_log, prepare
+from clew.store.postgres_open import current_claim, drop_log, prepare
 from clew.store.postgres_session import Connection, PostgresLog, as_psycopg, explain, masked, set_up
 from clew.store.sqlread import SqlReads
 from clew.store.statements import Statement, statements_of
@@ -56,9 +56,11 @@ class PostgresStore(SqlReads):
 
     def __init__(self, url: str, schema: str = "clew", max_connections: int = 16) -> None:
         self._url = url
+        self._schema = schema
         self._run_id = prepare(url, schema)
         self._failure: StoreFailed | None = None
         self._closed = False
+        self._claim: str | None = None
         self._lock = threading.Lock()
         self._operator_locks: dict[str, threading.Lock] = {}
         self._seen: dict[str, _Seen] = {}
@@ -86,12 +88,16 @@ class PostgresStore(SqlReads):
             self._senders.clear()
             self._last_sent.clear()
 
+    def claim(self) -> None:
+        with self._transaction() as log:
+            self._claim = claim(log)
+
     def take_over(self, operator: str) -> int:
         for _ in range(_ATTEMPTS):
             try:
                 with self._transaction() as log:
                     log.run(f"SET LOCAL lock_timeout TO '{_TAKE_OVER_PATIENCE}'")
-                    return take_over(log, operator)
+                    return take_over(log, operator, self._claim)
             except psycopg.errors.LockNotAvailable:
                 with self._reading() as log:
                     log.fetch(_END_HOLDER, operator)
@@ -212,7 +218,7 @@ class PostgresStore(SqlReads):
         except (psycopg.errors.LockNotAvailable, psycopg.errors.SerializationFailure):
             raise
         except (psycopg.Error, PoolTimeout) as error:
-            raise self._fail(explain(self._url, error)) from error
+            raise self._fail(self._followed() or explain(self._url, error)) from error
 
     @contextmanager
     def _reading(self) -> Iterator[PostgresLog]:
@@ -235,6 +241,18 @@ class PostgresStore(SqlReads):
                 if not connection.broken:
                     connection.rollback()
                 raise
+
+    def _followed(self) -> StoreFailed | None:
+        """Say so when another process has claimed the run: it ends sessions of this one that hold it up."""
+        try:
+            if self._claim is None or current_claim(self._url, self._schema) == self._claim:
+                return None
+        except psycopg.Error:
+            return None
+        return StoreFailed(
+            f"another process took over the run of the log {masked(self._url)}, and the session of this one was ended",
+            "let that one run: this one must stop",
+        )
 
     def _check(self) -> None:
         if self._failure is not None:

@@ -32,6 +32,14 @@ def drop_log(url: str, schema: str = "clew") -> None:
         raise explain(url, error) from error
 
 
+def current_claim(url: str, schema: str) -> str | None:
+    """Return the token of the process that claimed the run last."""
+    with _connect(url) as connection:
+        statement = sql.SQL("SELECT value FROM {} WHERE key = 'claim'").format(sql.Identifier(schema, "meta"))
+        row = connection.execute(statement).fetchone()
+        return str(row[0]) if row else None
+
+
 def _connect(url: str) -> Connection:
     connection = psycopg.connect(url, autocommit=True, connect_timeout=10)
     connection.execute("SET client_min_messages TO warning")

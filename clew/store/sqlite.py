@@ -18,7 +18,7 @@ from clew.ids import Port
 from clew.protocol.step import Write
 from clew.store.base import SCHEMA_VERSION, Collected, Topology
 from clew.store.collecting import collect
-from clew.store.identity import declare, has_events, take_over
+from clew.store.identity import claim, declare, has_events, take_over
 from clew.store.ledger import Ledger, read_ledger
 from clew.store.sqlite_schema import VIEWS
 from clew.store.sqlite_writer import CHECKPOINT_PAGES, GroupWriter, SqliteLog, explain
@@ -41,6 +41,7 @@ class SqliteStore(SqlReads):
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
         self._writer = GroupWriter(self._path, connection, self._forget)
+        self._claim: str | None = None
 
     @property
     def run_id(self) -> str:
@@ -53,8 +54,11 @@ class SqliteStore(SqlReads):
 
         self._writer.run(work)
 
+    def claim(self) -> None:
+        self._claim = self._writer.run(claim)
+
     def take_over(self, operator: str) -> int:
-        incarnation: int = self._writer.run(lambda log: take_over(log, operator))
+        incarnation: int = self._writer.run(lambda log: take_over(log, operator, self._claim))
         return incarnation
 
     def commit(self, operator: str, incarnation: int, writes: Sequence[Write], durable: bool = True) -> None:

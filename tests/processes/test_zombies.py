@@ -86,3 +86,21 @@ def test_scenario_6_a_process_that_wakes_up_after_a_take_over_is_refused(
     assert (refused.value.incarnation, refused.value.current) == (1, 2)
     assert held[0] == where.table("numbers")
     assert sorted(int(row[0]) for row in held[0].elements()) == list(range(9))
+
+
+def test_a_process_that_was_followed_by_another_takes_no_operator_over(where: Place) -> None:
+    """It froze between two takeovers: the operators that it had not reached are its successor's, too."""
+    graph = _graph(where)
+    with _opened(where, graph) as old, _opened(where, graph) as new:
+        old.claim()
+        assert old.take_over("numbers") == 1
+        new.claim()
+        assert [new.take_over(name) for name in ("numbers", "same")] == [2, 1]
+        before = new.operators()
+        for operator, current in (("numbers", 2), ("same", 1), ("same_sink", 0)):
+            with pytest.raises(StaleWriter, match="was to start") as refused:
+                old.take_over(operator)
+            assert (refused.value.operator, refused.value.current) == (operator, current)
+        assert new.operators() == before
+        # Its own successor may restart what is its own.
+        assert new.take_over("numbers") == 3
