@@ -4,10 +4,11 @@ Rows go in by COPY. Types are taken from the result's own description; a numeric
 sum) is read as decimal128(38,9) where that is exact.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote as percent
 
 import psycopg
@@ -23,10 +24,18 @@ from clew.errors import GraphError, SinkFailed, SourceFailed
 from clew.pipeline.contracts import WriteAction
 from clew.pipeline.location import caller
 
+T = TypeVar("T")
+
 # Two writers that make the same table at once would collide in the catalogue; this lock keeps them apart.
 _CREATE_LOCK = 0x636C6577
 # A writer that froze inside its transaction must not hold up the one that took over for ever.
 _SETTINGS = "-c idle_in_transaction_session_timeout=60s -c lock_timeout=120s -c timezone=UTC -c synchronous_commit=on"
+#: How long a write waits for a lock before it ends those of the same writer that are of an older incarnation.
+_PATIENCE = "2s"
+#: Sessions are named `clew WRITER INCARNATION`, of 16 and 12 digits.
+_END_OLDER = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND left(application_name, 22) = left(current_setting('application_name'), 22)
+    AND application_name COLLATE "C" < current_setting('application_name')"""
 _TEXT_TYPES = ("text", "varchar", "bpchar", "name", '"char"', "uuid", "json", "jsonb", "xml")
 _ARROW_TYPES = {
     "int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64(), "float4": pa.float32(), "float8": pa.float64(),
@@ -139,6 +148,22 @@ class _PostgresTransaction(Transaction):
     failed: Failed
 
     def lock(self, action: WriteAction) -> Marker:
+        writer = hashlib.sha256(f"{action.run}/{action.operator}/{action.connection}".encode()).hexdigest()[:16]
+        name = f"clew {writer} {action.incarnation:012d}"
+        self.connection.execute("SELECT set_config('application_name', %s, true)", (name,))
+        return self._patiently(lambda: self._locked(action))
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        """Do what may wait for a lock; a frozen process that was replaced shall not hold up the one that follows it."""
+        with suppress(psycopg.errors.LockNotAvailable), self.connection.transaction():
+            self._run(f"SET LOCAL lock_timeout TO '{_PATIENCE}'")
+            done = work()
+            self._run("SET LOCAL lock_timeout TO DEFAULT")
+            return done
+        self._run(_END_OLDER)
+        return work()
+
+    def _locked(self, action: WriteAction) -> Marker:
         self._create(
             MARKERS,
             '("run" text NOT NULL, "operator" text NOT NULL, "connection" text NOT NULL, '
@@ -185,9 +210,12 @@ class _PostgresTransaction(Transaction):
         )
 
     def _create(self, table: str, columns: str) -> None:
-        if not _exists(self.connection, table):
+        def make() -> None:
             self.connection.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
             self._run(f"CREATE TABLE IF NOT EXISTS {quote_table(table)} {columns}")
+
+        if not _exists(self.connection, table):
+            self._patiently(make)
 
     def _copy(self, target: str, names: str, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
         with self.connection.cursor() as cursor:
