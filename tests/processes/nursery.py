@@ -187,8 +187,6 @@ def _child(job: Job, report: str) -> None:
 
 
 def _run(job: Job, fired: str) -> dict[str, int]:
-    import clew.connectors.sqlite
-    import clew.store.sqlite
     from clew.faultpoint import arm
     from clew.pipeline.load import load
     from clew.run import run
@@ -198,7 +196,9 @@ def _run(job: Job, fired: str) -> dict[str, int]:
     pipeline: Any = load(str(PIPELINES / f"{job.pipeline}.py"))
     arm(*job.faults)
     if job.busy is not None:
-        clew.store.sqlite._PATIENCE = clew.connectors.sqlite._WAIT_SECONDS = job.busy
+        # By their names: the package of connectors calls a function by that of its module.
+        waits: Any = sys.modules["clew.store.sqlite"], sys.modules["clew.connectors.sqlite"]
+        waits[0]._PATIENCE = waits[1]._WAIT_SECONDS = job.busy
     if any(fault.endswith(":freeze") for fault in job.faults):
         _freeze_alone()
     policy = Policy(first_delay=0.05, poll=0.2, collect_every=job.collect_every)
@@ -220,7 +220,7 @@ def _freeze_alone() -> None:
     from clew.store.sqlite_writer import GroupWriter
 
     gate = threading.RLock()
-    transact, transaction, marker, kill = GroupWriter._transact, Sqlite.transaction, Sqlite.marker, os.kill
+    transact, transaction, marker = GroupWriter._transact, Sqlite.transaction, Sqlite.marker
 
     @contextmanager
     def alone(sink: Any) -> Iterator[Any]:
@@ -236,7 +236,7 @@ def _freeze_alone() -> None:
 
     changed: Any = (GroupWriter, Sqlite)
     changed[0]._transact, changed[1].transaction, changed[1].marker = held(transact), alone, held(marker)
-    faultpoint.os = SimpleNamespace(environ=os.environ, getpid=os.getpid, kill=held(kill))
+    faultpoint.signal = SimpleNamespace(SIGSTOP=signal.SIGSTOP, pthread_kill=held(signal.pthread_kill))
 
 
 if __name__ == "__main__":

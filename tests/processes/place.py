@@ -34,9 +34,9 @@ class Place:
     log: str
     sink: str
 
-    def job(self, *faults: str, collect_every: float | None = None, **env: str) -> Job:
+    def job(self, *faults: str, collect_every: float | None = None, busy: float | None = None, **env: str) -> Job:
         env = {"SINK": self.sink, "FILES": str(self.directory / "files"), **env}
-        return Job(self.pipeline, self.log, str(self.directory / "bodies"), env, faults, collect_every)
+        return Job(self.pipeline, self.log, str(self.directory / "bodies"), env, faults, collect_every, busy)
 
     def finish(self, nursery: Nursery, **env: str) -> Ending:
         """Run to the end without faults."""
