@@ -136,6 +136,20 @@ class WrongLog(ClewError):
 
 
 @dataclass(eq=False)
+class GraphChanged(ClewError):
+    """The pipeline's operators or connections are not those that its run began with."""
+
+    pipeline: str
+    changes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline} is not as it was when its run began: {', '.join(self.changes)}; put it back as "
+            "it was to go on, or start from the beginning with --fresh"
+        )
+
+
+@dataclass(eq=False)
 class RunFinished(ClewError):
     """A finished log is final."""
 

@@ -23,6 +23,7 @@ from clew.runtime.progress import OperatorProgress, Progress
 from clew.runtime.runner import Surroundings
 from clew.runtime.status import OperatorStatus, RunStatus, read_status
 from clew.store.base import Collected, Store, Topology
+from clew.store.changes import refuse_changes
 from clew.store.ephemeral import EphemeralStore
 from clew.store.memory import MemoryStore
 from clew.supervisor.chaos import Chaos, ChaosOutcome, ChaosPlace
@@ -139,7 +140,7 @@ def run(
         _clear(graph, place)
     store = place.open(graph.name)
     try:
-        store.declare(topology(graph))
+        _declare(graph, store)
         _refuse_finished(graph, store, place.url)
         _validate(graph)
         computes = _engine(graph, engine, spark, master, program, place.bodies)
@@ -163,7 +164,7 @@ def gc(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> Co
     place = Log.at(log, pipeline.name, bodies)
     store = place.open(pipeline.name)
     try:
-        store.declare(topology(pipeline))
+        _declare(pipeline, store)
         return collect(store, place.bodies)
     finally:
         store.close()
@@ -242,6 +243,13 @@ def _clear(graph: Graph, place: Log) -> None:
             finally:
                 store.close()
     place.remove(graph.name)
+
+
+def _declare(graph: Graph, store: Store) -> None:
+    """Say whose log it is, unless its run began with another graph."""
+    connections = [Port(spec.name, name) for spec in graph.operators.values() for name in spec.sinks]
+    refuse_changes(store, topology(graph), connections)
+    store.declare(topology(graph))
 
 
 def _refuse_finished(graph: Graph, store: Store, url: str) -> None:

@@ -83,10 +83,16 @@ class Store(Protocol):
     def declare(self, topology: Topology) -> None:
         """Say whose log this is.
 
-        Each receiving port has one sender. A log that was declared before takes the new connections; a receiver that is
-        new starts after what has been collected.
+        Each receiving port has one sender. A log that was declared before takes the new connections; whether it should
+        is for `clew.store.changes` to say.
         Raises WrongLog when it is another pipeline's, or when it has events but no identity.
         """
+
+    def owner(self) -> str | None:
+        """Return the name of the pipeline whose log this is, or None when it was never declared."""
+
+    def links(self) -> list[tuple[Port, Port]]:
+        """Return the connections (sender, receiver) that were declared last."""
 
     def claim(self) -> None:
         """Make this store's process the one that runs the pipeline, before it takes any operator over.

@@ -64,6 +64,12 @@ class EphemeralStore:
             self._senders[receiver] = sender
         self._operators = {name: OperatorRow(name, "dead", 0) for name in topology.operators}
 
+    def owner(self) -> str | None:
+        return None
+
+    def links(self) -> list[tuple[Port, Port]]:
+        return sorted((sender, receiver) for receiver, sender in self._senders.items())
+
     def claim(self) -> None:
         """Nothing to claim: no other process sees this."""
 

@@ -116,6 +116,12 @@ class MemoryStore:
         for operator in topology.operators:
             self._rows.operators.setdefault(operator, OperatorRow(operator, "dead", 0))
 
+    def owner(self) -> str | None:
+        return self._topology.pipeline if self._topology is not None else None
+
+    def links(self) -> list[tuple[Port, Port]]:
+        return sorted((sender, receiver) for receiver, sender in self._senders.items())
+
     def claim(self) -> None:
         """Nothing to claim: no other process sees this log."""
 

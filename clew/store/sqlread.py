@@ -81,6 +81,15 @@ class SqlReads(ABC):
             rows = log.fetch("SELECT name, status, incarnation FROM operator")
         return sorted((OperatorRow(*row) for row in rows), key=lambda row: row.operator)
 
+    def owner(self) -> str | None:
+        with self._reading() as log:
+            return next((name for (name,) in log.fetch("SELECT value FROM meta WHERE key = 'pipeline'")), None)
+
+    def links(self) -> list[tuple[Port, Port]]:
+        with self._reading() as log:
+            rows = log.fetch("SELECT operator, port, rec_operator, rec_port FROM link")
+        return sorted((Port(*row[:2]), Port(*row[2:])) for row in rows)
+
     def state(self, operator: str) -> StateRow | None:
         with self._reading() as log:
             rows = log.fetch("SELECT state_id, context, state FROM latest_state WHERE operator = ?", operator)
