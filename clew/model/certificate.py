@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from clew.errors import ClewError
 from clew.ids import Port
 
 
@@ -95,15 +96,37 @@ class Certificate(Protocol):
     def states(self, operator: str) -> Iterator[tuple[int, Any]]:
         """Yield (Input Set, global state that it saw), in the order in which they were logged."""
 
-    def bodies(self, port: Port, first: int, count: int) -> Sequence[Body]: ...
+    def bodies(self, port: Port, first: int, count: int) -> Sequence[Body]:
+        """Return the bodies of these events, in order; fewer where some are not in the log."""
 
     def writes(self, connection: Port) -> Iterator[Logged]: ...
 
     def answers(self, operator: str) -> Iterator[Answer]:
-        """Yield the effects of side-effect reads in the order in which they were logged."""
+        """Yield the effects of side-effect reads by connection, and in the order in which they were logged."""
 
     def pending(self, source: str) -> bool:
         """Say whether a source still holds the stored effect of its read action."""
+
+
+def may_be_collected(certificate: Certificate, connection: Port) -> bool:
+    """Say whether write actions of a connection may be gone because they were collected.
+
+    They go when they are done, and so do the events that they were made of, unless somebody else has yet to take these.
+    """
+    links = certificate.links()
+    senders = [sender for receiver, sender in links.items() if receiver.operator == connection.operator]
+    return any(certificate.collected(sender) or list(links.values()).count(sender) > 1 for sender in senders)
+
+
+@dataclass(eq=False)
+class EventWrong(ClewError):
+    """The body of an event, or of a write action, is missing or is not what was logged."""
+
+    event: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.event}: {self.what}" if self.event else self.what
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +157,20 @@ def undecided(operator: str, fact: str, **rest: Any) -> Finding:
     return Finding("undecided", operator, fact, **rest)
 
 
+class Mistake(Exception):
+    """Something was found after which the rest of a part of the run cannot be judged."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(str(finding))
+        self.finding = finding
+
+
 @dataclass
 class Verdict:
     """What the checker came to."""
 
     findings: list[Finding] = field(default_factory=list)
-    #: What was gone through: events, Input Sets, Output Sets computed again, records compared in sinks.
+    #: What was gone through: events, Input Sets, Output Sets computed again, records of sources and of sinks.
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -148,6 +179,10 @@ class Verdict:
         if "wrong" in weights:
             return "not explained"
         return "undecided" if weights else "explained"
+
+    def ranked(self) -> list[Finding]:
+        """Return the findings, those that decide the verdict first; those of one weight in the order of the graph."""
+        return sorted(self.findings, key=lambda finding: finding.weight != "wrong")
 
     def count(self, what: str, by: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + by

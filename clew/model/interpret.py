@@ -11,18 +11,23 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 
 from clew.errors import ClewError
 from clew.ids import EventId
-from clew.model.certificate import Body
+from clew.model.certificate import Body, EventWrong
 from clew.model.windows import of_window
 from clew.pipeline.graph import Generative, OperatorSpec
 from clew.pipeline.operators import Event, InputSet
 from clew.pipeline.schema import conform, fixed, normalise
 
-#: Calls a function of Spark DataFrames with Arrow tables; only a caller that has Spark has one.
+#: Calls a function of Spark DataFrames with Arrow tables, and returns its result with Arrow tables for DataFrames;
+#: only a caller that has Spark has one.
 Frames = Callable[[Callable[..., Any], Sequence[pa.Table]], Any]
+
+#: The column that a row-local function of DataFrames finds beside its own: the Input Set of each record.
+TAG = "_clew_input_set"
 
 
 @dataclass(frozen=True)
@@ -49,24 +54,51 @@ class Made:
     outputs: dict[str, list[pa.Table]] = field(default_factory=dict)
     writes: dict[str, list[pa.Table]] = field(default_factory=dict)
 
+    def add(self, port: str, table: pa.Table) -> None:
+        if table.num_rows:
+            self.outputs.setdefault(port, []).append(table)
+
 
 def interpret(given: Given, frames: Frames | None = None) -> Made:
     """Run the function once, as in a run without failures."""
     function = given.spec.function(given.function)
+    if function.row_local:
+        (made,) = interpret_rows([given], frames)
+        return made
     context = _Context(given)
     match function.style:
         case "general":
             result = function.run(_input_set(given), context)
+            context.check()
         case "arrow":
             result = function.run(*_tables(given, function))
         case "dataframe":
-            if frames is None:
-                raise ClewError(f"{given.spec.name} takes Spark DataFrames, and there is no Spark here")
-            result = frames(function.run, list(_tables(given, function)))
+            result = _needed(frames, given.spec)(function.run, list(_tables(given, function)))
     for port, table in _by_port(result, function):
-        if table.num_rows:
-            context.made.outputs.setdefault(port, []).append(normalise(table))
+        context.made.add(port, table)
     return context.made
+
+
+def interpret_rows(givens: Sequence[Given], frames: Frames | None) -> list[Made]:
+    """Run a row-local function of DataFrames once for several Input Sets, whose records it keeps apart by their tag."""
+    spec, function = givens[0].spec, givens[0].spec.function(givens[0].function)
+    tagged = [[_tagged(table, given.input_set) for table in _tables(given, function)] for given in givens]
+    inputs = [pa.concat_tables(tables) for tables in zip(*tagged)]
+    made = {given.input_set: Made() for given in givens}
+    for port, table in _by_port(_needed(frames, spec)(function.run, inputs), function):
+        for number, one in made.items():
+            one.add(port, table.filter(pc.equal(table[TAG], number)).drop_columns([TAG]))
+    return list(made.values())
+
+
+def _tagged(table: pa.Table, number: int) -> pa.Table:
+    return table.append_column(TAG, pa.array([number] * table.num_rows, pa.int64()))
+
+
+def _needed(frames: Frames | None, spec: OperatorSpec) -> Frames:
+    if frames is None:
+        raise ClewError(f"{spec.name} takes Spark DataFrames, and there is no Spark here")
+    return frames
 
 
 class _Context:
@@ -85,6 +117,12 @@ class _Context:
 
     def write(self, connection: str, table: pa.Table) -> None:
         self.made.writes.setdefault(connection, []).append(normalise(table))
+
+    def check(self) -> None:
+        """Refuse answers that nobody asked for."""
+        for connection, answers in self._answers.items():
+            if next(answers, None) is not None:
+                raise ClewError(f"it reads {connection} less often than the log says")
 
 
 def _input_set(given: Given) -> InputSet:
@@ -113,16 +151,15 @@ def _by_port(result: Any, function: Generative) -> Iterator[tuple[str, pa.Table]
             yield port, pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
 
 
-def as_sent(table: pa.Table, schema: pa.Schema, port: str) -> pa.Table:
-    """Return records as a port of this schema would send them."""
-    return conform(table, fixed(schema), port)
+def as_sent(table: pa.Table, schema: pa.Schema | None, port: str) -> pa.Table:
+    """Return records as a port would send them: of its schema, where it has one."""
+    if schema is not None and table.schema.equals(schema, check_metadata=True):
+        return table
+    normal = normalise(table)
+    return normal if schema is None else conform(normal, fixed(schema), port)
 
 
-class BodyWrong(ClewError):
-    """A body is missing, or is not what was logged."""
-
-
-def bytes_of(body: Body, root: str | None) -> bytes:
+def bytes_of(body: Body, root: str | None, event: str = "") -> bytes:
     """Return the bytes of a body, which must be those that were logged."""
     data = body.data
     if data is None:
@@ -131,16 +168,19 @@ def bytes_of(body: Body, root: str | None) -> bytes:
                 file.seek(body.offset)
                 data = file.read(body.length)
         except OSError as error:
-            raise BodyWrong(f"the body file {body.file} cannot be read: {error.strerror}") from error
+            raise EventWrong(event, f"its body file {body.file} cannot be read: {error.strerror}") from error
     if len(data) != body.length or zlib.crc32(data) != body.checksum:
-        raise BodyWrong(f"a body of {body.length} bytes in {body.file or 'the log'} is damaged")
+        raise EventWrong(event, f"its body of {body.length} bytes in {body.file or 'the log'} is damaged")
     return data
 
 
-def records(body: Body, root: str | None, schema: pa.Schema | None) -> pa.Table:
+def records(body: Body, root: str | None, schema: pa.Schema | None, event: str = "") -> pa.Table:
     """Return the records of a body: of a port's schema, or with a schema of its own."""
-    data = pa.py_buffer(bytes_of(body, root))
-    if schema is None:
-        with ipc.open_stream(data) as stream:
-            return stream.read_all()
-    return pa.Table.from_batches([ipc.read_record_batch(data, schema)])
+    data = pa.py_buffer(bytes_of(body, root, event))
+    try:
+        if schema is None:
+            with ipc.open_stream(data) as stream:
+                return stream.read_all()
+        return pa.Table.from_batches([ipc.read_record_batch(data, schema)])
+    except (pa.ArrowException, OSError) as error:
+        raise EventWrong(event, f"its body holds no records of its schema: {error}") from error

@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
+from clew.errors import ClewError
 from clew.ids import EventId, Port
-from clew.model.certificate import Certificate, Finding, Sent, Taken, wrong
+from clew.model.certificate import Certificate, Finding, Mistake, Sent, Taken, undecided, wrong
 from clew.model.windows import Course, Event, Label, courses, label_of
 from clew.pipeline.graph import OperatorSpec
 
@@ -51,14 +52,6 @@ class _Open:
             self.spans.append((port, number, 1))
 
 
-class _Mistake(Exception):
-    """The log contradicts itself, or what was declared; nothing after it can be judged."""
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(str(finding))
-        self.finding = finding
-
-
 class Replay:
     """One operator's course through the run."""
 
@@ -71,16 +64,24 @@ class Replay:
         self._last_set = 0
         self._outputs = {port: _Lineage(certificate, Port(spec.name, port)) for port in spec.outputs}
         self._states = iter(certificate.states(spec.name))
-        self.findings: list[Finding] = []
         self.events = 0
 
     def claims(self) -> Iterator[Claim]:
-        """Yield all claims in order; what is wrong ends up in `findings`, and ends the course."""
+        """Yield all claims in order; raises Mistake where the log contradicts itself, or what was declared."""
+        ports = (*self._spec.inputs.values(), *(Port(self._spec.name, port) for port in self._spec.outputs))
+        gone = [str(port) for port in ports if self._log.collected(port)]
+        if gone:
+            fact = f"events of {', '.join(gone)} were collected, so that Input Sets cannot be followed from the start"
+            raise Mistake(undecided(self._spec.name, fact))
         try:
             yield from self._course()
-            self._finish()
-        except _Mistake as mistake:
-            self.findings.append(mistake.finding)
+        except (Mistake, ClewError):
+            raise
+        except Exception as error:
+            # What decides on Input Sets may be the user's own code, which may fail in any way.
+            fact = f"its Input Sets cannot be followed: {type(error).__name__}: {error}"
+            raise Mistake(wrong(self._spec.name, fact)) from error
+        self._finish()
 
     def _course(self) -> Iterator[Claim]:
         waiting = set(self._spec.inputs)
@@ -90,7 +91,7 @@ class Replay:
                 self._wrong(f"took event number {taken.seq} where number {self.events} was due", event)
             if end:
                 if taken.sets:
-                    self._wrong("the end of a stream belongs to no Input Set", event, found=str(taken.sets))
+                    self._wrong("the end of a stream belongs to no Input Set", event, found=_numbers(taken.sets))
                 waiting.discard(event.port)
                 for course in self._courses.values():
                     course.end(event.port)
@@ -115,12 +116,12 @@ class Replay:
         for number, (one, (row, facts)) in enumerate(_zipped(taken, events), 1):
             event = EventId(sender, number)
             if one is None:
-                self._wrong(f"never took {event}, which was sent to it", found="nothing", expected=str(event))
+                self._wrong("was sent to it and never taken", about=str(event))
             if row is None:
-                self._wrong("took an event that nobody sent", found=str(EventId(sender, one.number)))
+                self._wrong("was taken and never sent", about=str(EventId(sender, one.number)))
             if one.number != number or row.number != number:
                 found = f"sent #{row.number}, taken #{one.number}"
-                self._wrong(f"events of {sender} are not consecutive", expected=f"#{number}", found=found)
+                self._wrong("events are not consecutive", about=str(event), expected=f"#{number}", found=found)
             yield one, Event(port, number, row.rows, row.size, facts), row.end
 
     def _assign(self, event: Event, logged: tuple[int, ...]) -> None:
@@ -130,7 +131,11 @@ class Replay:
             for key in course.take(seen, logged[len(expected) :]):
                 expected.append(self._join(label_of(self._spec, name, key), event))
         if tuple(expected) != logged:
-            self._wrong("is in other Input Sets than its windows say", event, expected=str(expected), found=str(logged))
+            self._wrong(
+                "is in other Input Sets than its windows say", event,
+                input_set=next((number for number in (*logged, *expected) if number not in expected), expected[0]),
+                expected=_numbers(expected), found=_numbers(logged),
+            )  # fmt: skip
 
     def _join(self, label: Label, event: Event) -> int:
         if label not in self._open:
@@ -149,13 +154,20 @@ class Replay:
 
     def _claim(self, label: Label, closed: _Open, state: Any) -> Claim:
         if state is not None:
-            number, logged = next(self._states, (None, None))
-            if number != closed.number or logged != state:
-                found = f"{logged} for Input Set {number}" if number is not None else "no state"
-                self._wrong("saw another global state", input_set=closed.number, expected=f"{state}", found=found)
+            self._check_state(closed, state)
         outputs = {port: lineage.of(closed.number) for port, lineage in self._outputs.items()}
         function, key = label
         return Claim(self._spec.name, closed.number, function, key, tuple(closed.spans), state, outputs)
+
+    def _check_state(self, closed: _Open, state: Any) -> None:
+        number, logged = next(self._states, (None, None))
+        if number != closed.number or logged != state:
+            port, first, _ = closed.spans[0]
+            self._wrong(
+                "saw another global state", about=str(EventId(self._spec.inputs[port], first)),
+                input_set=closed.number, expected=f"{state}",
+                found=f"{logged} for Input Set {number}" if number is not None else "no state",
+            )  # fmt: skip
 
     def _finish(self) -> None:
         """After the last event: all Input Sets are done, and everything sent came from one of them."""
@@ -164,14 +176,19 @@ class Replay:
             if first != done + 1:
                 self._wrong(f"Input Set {done + 1} was never set to done", input_set=done + 1)
             done += count
-        if done != self._last_set:
-            self._wrong("has other Input Sets than it should", expected=f"{self._last_set}", found=f"{done} done")
+        if done < self._last_set:
+            self._wrong(f"Input Set {done + 1} was never set to done", input_set=done + 1)
+        if done > self._last_set:
+            self._wrong("has more Input Sets than it should", expected=f"{self._last_set}", found=f"{done} done")
+        if (left := next(self._states, None)) is not None:
+            self._wrong("a global state was logged for an Input Set that saw none", input_set=left[0])
         for lineage in self._outputs.values():
-            lineage.finish(self._wrong)
+            if (finding := lineage.finish()) is not None:
+                raise Mistake(finding)
 
-    def _wrong(self, fact: str, event: Event | None = None, **rest: Any) -> Any:
-        name = str(EventId(self._spec.inputs[event.port], event.number)) if event else ""
-        raise _Mistake(wrong(self._spec.name, fact, event=name, **rest))
+    def _wrong(self, fact: str, event: Event | None = None, **rest: Any) -> NoReturn:
+        name = str(EventId(self._spec.inputs[event.port], event.number)) if event else rest.pop("about", "")
+        raise Mistake(wrong(self._spec.name, fact, event=name, **rest))
 
 
 class _Lineage:
@@ -192,33 +209,42 @@ class _Lineage:
             self._next = next(self._pairs, None)
         return first, self._number + 1 - first
 
-    def finish(self, complain: Callable[..., Any]) -> None:
+    def finish(self) -> Finding | None:
         """Check that nothing is left: no event out of order, none from nowhere, one end."""
-        if self._next is not None:
-            event, input_set = self._next
-            complain(
-                f"{EventId(self._port, event)} is out of order, or made twice", input_set=input_set,
-                expected=f"an event of an Input Set that was complete then, numbered #{self._number + 1}",
-                found=f"#{event} of Input Set {input_set}",
-            )  # fmt: skip
-        check_sent(self._sent, self._port, self._number + 1, complain)
+        if self._next is None:
+            return check_sent(self._sent, self._port, self._number + 1)[1]
+        number, input_set = self._next
+        event = str(EventId(self._port, number))
+        return wrong(
+            self._port.operator, f"{event} is out of order, or made twice", event=event, input_set=input_set,
+            expected=f"{EventId(self._port, self._number + 1)} next, of an Input Set that was complete then",
+            found=f"{event} of Input Set {input_set}",
+        )  # fmt: skip
 
 
-def check_sent(sent: Iterator[Sent], port: Port, last: int | None, complain: Callable[..., Any]) -> int:
-    """Check that a port's events are numbered without a gap and end with one end; return how many there are."""
+def check_sent(sent: Iterator[Sent], port: Port, last: int | None = None) -> tuple[int, Finding | None]:
+    """Return how many events a port has sent, and what is wrong: they have no gap, and end with one end."""
     number, ended = 0, False
     for event in sent:
         number += 1
+        name = str(EventId(port, number))
         if event.number != number:
-            complain(f"ids of {port} are not consecutive", expected=f"#{number}", found=f"#{event.number}")
+            found = str(EventId(port, event.number))
+            return number, wrong(
+                port.operator, "ids are not consecutive", event=found, expected=name, found=found
+            )  # fmt: skip
         if ended:
-            complain(f"{EventId(port, number)} was sent after the end of the stream")
+            return number, wrong(port.operator, "was sent after the end of the stream", event=name)
         ended = event.end
-    if not ended or (last is not None and number != last):
-        what = f"{last} events with the end of the stream" if last is not None else "the end of the stream"
-        found = f"{number} events{'' if ended else ' and no end'}"
-        complain(f"{port} did not send what was made", expected=what, found=found)
-    return number
+    if ended and last in (None, number):
+        return number, None
+    expected = "the end of the stream" if last is None else f"{last} events with the end of the stream"
+    found = f"{number} events{'' if ended else ' and no end'}"
+    return number, wrong(port.operator, f"{port} did not send what was made", expected=expected, found=found)
+
+
+def _numbers(sets: Sequence[int]) -> str:
+    return ", ".join(map(str, sets)) or "none"
 
 
 def _own_facts(event: Event, course: str) -> Event:

@@ -11,72 +11,87 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from clew.ids import EventId, Port
-from clew.model.certificate import Certificate, Finding, wrong
+from clew.model.certificate import Body, Certificate, Finding, Mistake, may_be_collected, undecided, wrong
 from clew.trace import TraceStep
 
 
 @dataclass
 class _Seen:
-    """How far a port, or a connection, was fixed by the steps so far."""
+    """How far a port, or a connection, was fixed by the steps so far, and each span with its digest."""
 
     upto: int = 0
     spans: list[tuple[int, int, int]] = field(default_factory=list)
 
 
+@dataclass
+class _Observed:
+    """What the steps so far let outsiders see."""
+
+    events: dict[Port, _Seen] = field(default_factory=dict)
+    writes: dict[Port, _Seen] = field(default_factory=dict)
+    #: The last write action that was performed, by connection.
+    performed: dict[Port, int] = field(default_factory=dict)
+
+    def step(self, step: TraceStep) -> None:
+        if step.kind == "committed":
+            for name, first, count, digest in step.what.get("sent", ()):
+                _fix(self.events, Port(step.operator, name), first, count, digest, "event")
+            for name, first, count, digest in step.what.get("writes", ()):
+                _fix(self.writes, Port(step.operator, name), first, count, digest, "write action")
+        elif step.kind == "written":
+            self._perform(Port(step.operator, step.what["connection"]), step.what["first"] + step.what["count"] - 1)
+
+    def _perform(self, connection: Port, last: int) -> None:
+        if connection in self.writes and last > self.writes[connection].upto:
+            raise Mistake(_unlogged(connection, last))
+        self.performed[connection] = max(last, self.performed.get(connection, 0))
+
+
 def check_trace(certificate: Certificate, steps: Iterable[TraceStep]) -> list[Finding]:
     """Return what a trace tells that the log of the finished run contradicts: the first of it."""
+    observed = _Observed()
+    own = any_ = False
     try:
-        for _ in _retractions(certificate, steps):
-            pass
-    except _Retracted as retracted:
-        return [retracted.finding]
+        for step, of_run in _of_run(steps, certificate.run):
+            any_, own = True, own or of_run
+            if of_run:
+                observed.step(step)
+        _compare(certificate, observed)
+    except Mistake as mistake:
+        return [mistake.finding]
+    if any_ and not own:
+        return [undecided("trace", f"the trace tells nothing of run {certificate.run}")]
     return []
 
 
-class _Retracted(Exception):
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(str(finding))
-        self.finding = finding
-
-
-def _retractions(certificate: Certificate, steps: Iterable[TraceStep]) -> Iterator[None]:
-    sent: dict[Port, _Seen] = {}
-    logged: dict[Port, _Seen] = {}
-    written: dict[Port, int] = {}
+def _of_run(steps: Iterable[TraceStep], run: str) -> Iterator[tuple[TraceStep, bool]]:
+    """Tell steps of the run from those of others: a process says at its start of which run the rest will be."""
+    others: set[int] = set()
     for step in steps:
-        if step.kind == "committed":
-            for name, first, count, digest in step.what.get("sent", ()):
-                _fix(sent, Port(step.operator, name), first, count, digest, "event")
-            for name, first, count, digest in step.what.get("writes", ()):
-                _fix(logged, Port(step.operator, name), first, count, digest, "write action")
-        elif step.kind == "written":
-            port = Port(step.operator, step.what["connection"])
-            _performed(logged, written, port, step.what["first"], step.what["count"])
-        yield
-    for port, seen in sent.items():
-        _same_events(certificate, port, seen)
-        yield
+        if step.kind == "started":
+            of_other = step.what.get("run", run) != run
+            others = others | {step.process} if of_other else others - {step.process}
+        yield step, step.process not in others
 
 
 def _fix(seen: dict[Port, _Seen], port: Port, first: int, count: int, digest: int, what: str) -> None:
     known = seen.setdefault(port, _Seen(first - 1))
     if first <= known.upto:
         fact = f"{what} {EventId(port, first)} was logged twice: what was seen of it was taken back"
-        raise _Retracted(wrong(port.operator, fact, event=str(EventId(port, first))))
+        raise Mistake(wrong(port.operator, fact, event=str(EventId(port, first))))
     known.upto = first + count - 1
     known.spans.append((first, count, digest))
 
 
-def _performed(logged: dict[Port, _Seen], written: dict[Port, int], port: Port, first: int, count: int) -> None:
-    last = first + count - 1
-    if port in logged and last > logged[port].upto:
-        fact = f"write action {EventId(port, last)} was performed and not logged before: nobody could repeat it"
-        raise _Retracted(wrong(port.operator, fact))
-    written[port] = max(last, written.get(port, 0))
+def _compare(certificate: Certificate, observed: _Observed) -> None:
+    """Hold what was seen against what the log holds at the end."""
+    for port, seen in observed.events.items():
+        _same_events(certificate, port, seen)
+    for connection in {**observed.writes, **observed.performed}:
+        _same_writes(certificate, connection, observed)
 
 
 def _same_events(certificate: Certificate, port: Port, seen: _Seen) -> None:
-    """Hold the content of what was logged then against what the log holds now."""
     gone = certificate.collected(port)
     ends = {sent.number for sent in certificate.sent(port) if sent.end}
     for first, count, digest in seen.spans:
@@ -84,7 +99,39 @@ def _same_events(certificate: Certificate, port: Port, seen: _Seen) -> None:
             continue
         bodies = certificate.bodies(port, first, count)
         expected = count - sum(number in ends for number in range(first, first + count))
-        found = zlib.crc32(array("Q", [body.checksum for body in bodies]).tobytes())
-        if len(bodies) != expected or found != digest:
+        if len(bodies) != expected or _digest(bodies) != digest:
             fact = f"events {EventId(port, first)} to #{first + count - 1} are not those that were logged first"
-            raise _Retracted(wrong(port.operator, fact, event=str(EventId(port, first))))
+            raise Mistake(wrong(port.operator, fact, event=str(EventId(port, first))))
+
+
+def _same_writes(certificate: Certificate, connection: Port, observed: _Observed) -> None:
+    spans = iter(observed.writes.get(connection, _Seen()).spans)
+    span = next(spans, None)
+    bodies: list[Body] = []
+    last = None
+    for write in certificate.writes(connection):
+        last = write.number
+        while span is not None and span[0] + span[1] <= write.number:
+            span, bodies = next(spans, None), []
+        if span is None or write.number < span[0]:
+            continue
+        bodies += write.bodies
+        whole = write.number == span[0] + span[1] - 1
+        if whole and _digest(bodies) != span[2]:
+            fact = (
+                f"write actions {EventId(connection, span[0])} to #{write.number} are not those that were logged first"
+            )
+            raise Mistake(wrong(connection.operator, fact))
+    if last is None and may_be_collected(certificate, connection):
+        return
+    if observed.performed.get(connection, 0) > (last or 0):
+        raise Mistake(_unlogged(connection, observed.performed[connection]))
+
+
+def _unlogged(connection: Port, number: int) -> Finding:
+    fact = f"write action {EventId(connection, number)} was performed and not logged before: nobody could repeat it"
+    return wrong(connection.operator, fact)
+
+
+def _digest(bodies: Iterable[Body]) -> int:
+    return zlib.crc32(array("Q", [body.checksum for body in bodies]).tobytes())

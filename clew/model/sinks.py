@@ -1,7 +1,7 @@
 """What the sinks hold, against what the certificate says was written there: as multisets, read from the sinks."""
 
+import os
 from array import array
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -11,20 +11,22 @@ import pyarrow as pa
 
 from clew.errors import ClewError
 from clew.ids import Port
-from clew.model import read
-from clew.model.certificate import Body, Certificate, Logged, Verdict, undecided, wrong
-from clew.model.compare import shown, unmatched
+from clew.model.certificate import Certificate, EventWrong, Logged, Verdict, undecided, wrong
+from clew.model.compare import Row, fold, shown, unmatched
+from clew.model.evidence import bodies_of
+from clew.model.holdings import MOST, Fetch, File, FilesWritten, Holding, KeyedNumbers, Numbers, Origin, Part, Written
 from clew.model.interpret import records
-from clew.model.work import Compute, FileWritten, Holding, Written
+from clew.model.outside import file_written, files_written, other_runs
+from clew.model.read import Unreadable
+from clew.model.values import Misfit
+from clew.model.work import Compute
+from clew.model.writes import gone
 from clew.pipeline.contracts import FilesHeld, Held, RowsHeld
 from clew.pipeline.graph import Graph
 from clew.pipeline.schema import fixed
 
 #: How many write actions one piece of work compares.
 CHUNK_WRITES = 50
-
-#: A write action with what it writes: its number, and (schema or None, bodies) of each part.
-Content = tuple[int, tuple[tuple[pa.Schema | None, tuple[Body, ...]], ...]]
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class _Writer:
 
     port: Port
     held: Held
+    #: Whether write actions of it are gone from the log.
+    gone: bool
 
 
 def check_sinks(graph: Graph, certificate: Certificate, compute: Compute, verdict: Verdict) -> None:
@@ -40,177 +44,242 @@ def check_sinks(graph: Graph, certificate: Certificate, compute: Compute, verdic
     places: dict[Any, list[_Writer]] = {}
     for spec in graph.operators.values():
         for name, sink in spec.sinks.items():
-            held = sink.holds()
+            port, held = Port(spec.name, name), sink.holds()
             if held is None:
                 fact = f"what {sink.describe()} holds cannot be read by anybody else"
                 verdict.findings.append(undecided(spec.name, fact))
             else:
-                places.setdefault(_place(held, Port(spec.name, name)), []).append(_Writer(Port(spec.name, name), held))
+                writer = _Writer(port, held, bool(gone(certificate, port)))
+                places.setdefault(_place(held, port), []).append(writer)
     for writers in places.values():
-        _Place(writers, certificate, compute, verdict).check()
+        kind = _Files if isinstance(writers[0].held, FilesHeld) else _Table
+        kind(writers, certificate, compute, verdict).check()
 
 
 def _place(held: Held, port: Port) -> Any:
     """Return what two connections have in common when they write to one place; files are known by their writer."""
-    return port if isinstance(held, FilesHeld) else held
+    if isinstance(held, RowsHeld):
+        return held.database, held.table
+    return port if isinstance(held, FilesHeld) or type(held).__hash__ is None else held
 
 
 class _Place:
-    """One table, or one directory, and all connections that write to it."""
+    """One place, and all connections that write to it."""
 
     def __init__(
         self, writers: Sequence[_Writer], certificate: Certificate, compute: Compute, verdict: Verdict
     ) -> None:
         self._writers = writers
-        self._held = writers[0].held
         self._operator = writers[0].port.operator
         self._log = certificate
         self._compute = compute
         self._verdict = verdict
 
     def check(self) -> None:
-        schema = next((found for writer in self._writers if (found := self._schema(writer.port))), None)
-        if schema is None:
-            # Nothing was ever written, so nothing is known of what would be there.
-            return
+        """Add what is wrong to the verdict: the first that is found."""
         try:
-            if isinstance(self._held, FilesHeld):
-                self._check_files(self._held, schema)
-            else:
-                self._check_records(self._held, schema)
+            self._check()
+        except EventWrong as error:
+            self._add(wrong(self._operator, error.what, event=error.event))
+        except Misfit as error:
+            self._add(wrong(self._operator, f"{self._where} holds what nobody can have written: {error}"))
         except ClewError as error:
-            self._verdict.findings.append(undecided(self._operator, f"what was written cannot be read: {error}"))
+            self._add(undecided(self._operator, f"what was written cannot be read: {error}"))
 
-    def _contents(self, port: Port) -> Iterator[Content]:
-        return ((write.number, self._parts(write)) for write in self._log.writes(port))
+    def _check(self) -> None:
+        raise NotImplementedError
 
-    def _parts(self, write: Logged) -> tuple[tuple[pa.Schema | None, tuple[Body, ...]], ...]:
+    @property
+    def _where(self) -> str:
+        held = self._writers[0].held
+        return f"table {held.table}" if isinstance(held, RowsHeld) else f"what {self._writers[0].port} writes to"
+
+    @property
+    def _gone(self) -> bool:
+        return any(writer.gone for writer in self._writers)
+
+    def _add(self, *findings: Any) -> None:
+        self._verdict.findings += findings
+
+    def _parts(self, write: Logged) -> tuple[Part, ...]:
         if not write.events:
-            return ((None, write.bodies),)
+            return (Part(write.number, None, write.bodies),)
         return tuple(
-            (self._log.schema(sender), tuple(self._log.bodies(sender, first, count)))
+            Part(
+                write.number, self._log.schema(sender), tuple(bodies_of(self._log, sender, first, count)), sender, first
+            )
             for sender, first, count in write.events
         )
 
-    def _schema(self, port: Port) -> pa.Schema | None:
-        """Return the schema of what a connection writes: the first that any of its write actions has."""
-        for _, parts in self._contents(port):
-            for schema, bodies in parts:
-                if schema is not None:
-                    return schema
-                if bodies:
-                    return fixed(records(bodies[0], self._log.root, None).schema)
+    def _schema_of(self, parts: Sequence[Part]) -> pa.Schema | None:
+        """Return the schema of what a write action writes."""
+        for part in parts:
+            if part.schema is not None:
+                return part.schema
+            if part.bodies:
+                return fixed(records(part.bodies[0], self._log.root, None, f"write action #{part.write}").schema)
         return None
 
-    # Files: one per write action, so each is held against its own.
 
-    def _check_files(self, held: FilesHeld, schema: pa.Schema) -> None:
-        port = self._writers[0].port
-        prefix = f"{self._log.run}-{port.operator}-{port.name}-"
+class _Files(_Place):
+    """A directory: each write action is a file of its own."""
+
+    def _check(self) -> None:
+        (writer,) = self._writers
+        held = writer.held
+        assert isinstance(held, FilesHeld)
+        prefix = f"{self._log.run}-{writer.port.operator}-{writer.port.name}-"
         expected: set[str] = set()
-
-        def works() -> Iterator[FileWritten]:
-            for batch in _batched(self._contents(port), CHUNK_WRITES):
-                files = []
-                for number, parts in batch:
-                    name = f"{prefix}{number:09d}"
-                    path = read.file_written(held, name)
-                    expected.add(path)
-                    files.append((path, name, parts))
-                yield FileWritten(held, tuple(files), port.operator, schema, self._log.root)
-
-        for compared, finding in self._compute.map(works()):
+        if any(True for _ in self._log.writes(writer.port)) and not os.path.isdir(held.places[0]):
+            raise Unreadable(f"there is no directory {held.places[0]}")
+        for compared, finding in self._compute.map(self._works(writer.port, held, prefix, expected)):
             self._verdict.count("sink records", compared)
             if finding is not None:
-                self._verdict.findings.append(finding)
+                self._add(finding)
                 return
-        extra = [path for path in read.files_written(held, prefix) if path not in expected]
-        if extra and not self._collected():
-            fact = f"{len(extra)} files in {held.places[0]} are of no write action"
-            self._verdict.findings.append(wrong(port.operator, fact, found=extra[0]))
+        extra = [path for path in files_written(held, prefix) if path not in expected]
+        if extra and not writer.gone:
+            fact = f"{_many(len(extra), 'file')} in {held.places[0]} {_are(len(extra))} of no write action"
+            self._add(wrong(self._operator, fact, found=os.path.basename(extra[0])))
 
-    # Records of a table: all writers together, as one multiset.
+    def _works(self, port: Port, held: FilesHeld, prefix: str, expected: set[str]) -> Iterator[FilesWritten]:
+        writes = self._log.writes(port)
+        while batch := list(islice(writes, CHUNK_WRITES)):
+            files = [self._file(write, held, prefix) for write in batch]
+            expected.update(file.path for file in files)
+            yield FilesWritten(port.operator, tuple(files))
 
-    def _check_records(self, held: Held, schema: pa.Schema) -> None:
-        key = held.key if not isinstance(held, FilesHeld) else ()
+    def _file(self, write: Logged, held: FilesHeld, prefix: str) -> File:
+        parts = self._parts(write)
+        schema = self._schema_of(parts)
+        path = file_written(held, f"{prefix}{write.number:09d}")
+        return File(path, held.format or "parquet", Written(parts, schema or pa.schema([]), self._log.root))
+
+
+class _Table(_Place):
+    """A table, or what a user's own system holds: all writers' records together, as one multiset."""
+
+    def _check(self) -> None:
+        schema = next((found for writer in self._writers if (found := self._schema(writer.port)) is not None), None)
+        if schema is None:
+            # Nothing was written, so nothing is known of what would be there.
+            return
+        key = self._key()
         if key and len(self._writers) > 1:
             fact = "several operators replace rows of one table; in which order is not known from their logs"
-            self._verdict.findings.append(undecided(self._operator, fact))
+            self._add(undecided(self._operator, fact))
             return
-        expected = self._expected(schema, key)
-        (found,) = self._compute.map([Holding(held, schema)])
-        if isinstance(found, ClewError):
-            raise found
+        expected = _sorted(self._expected(schema, key))
+        holding = Holding(self._writers[0].held, schema)
+        (held,) = self._compute.map([Numbers(holding)])
+        found = _sorted(held)
         self._verdict.count("sink records", len(found))
-        if sorted(expected) != sorted(found):
-            self._explain(held, schema, Counter(expected), Counter(found))
+        if expected != found:
+            self._explain(holding, key, frozenset(islice(_differing(expected, found), MOST)))
+
+    def _key(self) -> tuple[str, ...]:
+        keys = [writer.held.key for writer in self._writers if not isinstance(writer.held, FilesHeld)]
+        return next((key for key in keys if key), ())
+
+    def _schema(self, port: Port) -> pa.Schema | None:
+        """Return the schema of what a connection writes: the first that any of its write actions has."""
+        schemas = (self._schema_of(self._parts(write)) for write in self._log.writes(port))
+        return next((schema for schema in schemas if schema is not None), None)
+
+    def _written(self, schema: pa.Schema) -> Iterator[Written]:
+        for writer in self._writers:
+            writes = self._log.writes(writer.port)
+            while batch := list(islice(writes, CHUNK_WRITES)):
+                parts = tuple(part for write in batch for part in self._parts(write))
+                yield Written(parts, schema, self._log.root)
 
     def _expected(self, schema: pa.Schema, key: tuple[str, ...]) -> "array[int]":
         numbers: array[int] = array("Q")
-        last: dict[int, int] = {}
-        for part in self._compute.map(self._written(schema, key)):
-            if key:
-                last.update(part)
-            else:
+        if not key:
+            for part in self._compute.map(Numbers(written) for written in self._written(schema)):
                 numbers.extend(part)
-        return array("Q", last.values()) if key else numbers
+            return numbers
+        last: dict[int, int] = {}
+        for keys, part in self._compute.map(KeyedNumbers(written, key) for written in self._written(schema)):
+            last.update(zip(keys, part))
+        return array("Q", last.values())
 
-    def _written(
-        self, schema: pa.Schema, key: tuple[str, ...] = (), wanted: frozenset[int] | None = None
-    ) -> Iterator[Written]:
-        for writer in self._writers:
-            for batch in _batched(self._contents(writer.port), CHUNK_WRITES):
-                parts = tuple(
-                    (f"{writer.port}#{number}", own, bodies) for number, content in batch for own, bodies in content
-                )
-                yield Written(parts, schema, self._log.root, key, wanted)
-
-    def _explain(self, held: Held, schema: pa.Schema, expected: Counter[int], found: Counter[int]) -> None:
+    def _explain(self, holding: Holding, key: tuple[str, ...], differ: frozenset[int]) -> None:
         """Fetch the records whose numbers differ; some differ only in how floats were rounded."""
-        differ = frozenset((expected - found) | (found - expected))
-        written = [one for part in self._compute.map(self._written(schema, wanted=differ)) for one in part]
-        (there,) = self._compute.map([Holding(held, schema, differ)])
-        missing, extra = unmatched((row for _, row in written), (row for _, row in there))
-        origin = {repr(row): name for name, row in reversed(written)}
-        names = schema.names
+        names = holding.schema.names
+        works = (Fetch(written, differ) for written in self._written(holding.schema))
+        written = [one for part in self._compute.map(works) for one in part]
+        (there,) = self._compute.map([Fetch(holding, differ)])
+        rows = [row for _, row in written]
+        missing, extra = unmatched(fold(rows, names, key) if key else rows, (row for _, row in there))
+        origins = {repr(row): origin for origin, row in reversed(written)}
+        others = other_runs(holding.held, self._log.run) if isinstance(holding.held, RowsHeld) else 0
         if missing:
-            fact = f"{_many(len(missing), 'record')} of {origin.get(repr(missing[0]), 'a write action')} "
-            fact += "and others are" if len(missing) > 1 else "is"
-            finding = wrong(
-                self._operator, f"{fact} not in {self._where(held)}",
-                expected=shown(missing, names), found=shown(extra, names),
-            )  # fmt: skip
-            self._verdict.findings.append(finding)
+            self._missing(missing, extra, origins, names, replaced=bool(key and others))
         elif extra:
-            self._extra(held, extra, origin, names)
+            self._extra(extra, origins, names, others)
 
-    def _extra(self, held: Held, extra: list[Any], origin: dict[str, str], names: Sequence[str]) -> None:
-        again = [row for row in extra if repr(row) in origin]
-        others = read.other_runs(held, self._log.run) if isinstance(held, RowsHeld) else 0
-        if others or self._collected():
-            why = "other runs have written there too" if others else "write actions were collected"
-            fact = f"{self._where(held)} holds {_many(len(extra), 'record')} more than this run wrote; {why}"
-            self._verdict.findings.append(undecided(self._operator, fact, found=shown(extra, names)))
-        elif again:
-            fact = f"{_many(len(again), 'record')} of {origin[repr(again[0])]} stand too often in {self._where(held)}"
-            self._verdict.findings.append(wrong(self._operator, fact, found=shown(again, names)))
+    def _missing(
+        self, missing: list[Row], extra: list[Row], origins: dict[str, Origin], names: Sequence[str], *, replaced: bool
+    ) -> None:
+        origin = origins[repr(missing[0])]
+        more = f", and {_many(len(missing) - 1, 'more record')}" if len(missing) > 1 else ""
+        fact = f"a record of write action #{origin.write} is not in {self._where}{more}"
+        told = {"expected": shown(missing, names), "found": shown(extra, names), **_named(origin)}
+        if replaced:
+            fact = f"{fact}; other runs have written there too, and may have replaced it"
+            self._add(undecided(self._operator, fact, **told))
         else:
-            fact = f"{self._where(held)} holds {_many(len(extra), 'record')} that nobody wrote"
-            self._verdict.findings.append(wrong(self._operator, fact, found=shown(extra, names)))
+            self._add(wrong(self._operator, fact, **told))
 
-    def _collected(self) -> bool:
-        """Say whether write actions are gone from the log: it then begins with a later one than the first."""
-        first = [next(self._log.writes(writer.port), None) for writer in self._writers]
-        return any(write is None or write.number > 1 for write in first)
+    def _extra(self, extra: list[Row], origins: dict[str, Origin], names: Sequence[str], others: int) -> None:
+        again = [row for row in extra if repr(row) in origins]
+        found = shown(extra, names)
+        if others or self._gone:
+            why = "other runs have written there too" if others else "write actions were collected"
+            fact = f"{self._where} holds {_many(len(extra), 'record')} more than this run wrote; {why}"
+            self._add(undecided(self._operator, fact, found=found))
+        elif again:
+            origin = origins[repr(again[0])]
+            fact = f"{_many(len(again), 'record')} of write action #{origin.write} {_are(len(again))} in {self._where} "
+            self._add(
+                wrong(self._operator, f"{fact}more often than written", found=shown(again, names), **_named(origin))
+            )
+        else:
+            fact = f"{self._where} holds {_many(len(extra), 'record')} that nobody wrote"
+            self._add(wrong(self._operator, fact, found=found))
 
-    def _where(self, held: Held) -> str:
-        return f"table {held.table}" if isinstance(held, RowsHeld) else f"what {self._writers[0].port} wrote to"
+
+def _named(origin: Origin) -> dict[str, Any]:
+    """Name the event and the Input Set of a record; a sink makes one write action of each Input Set, in order."""
+    return {"event": origin.event, "input_set": origin.write} if origin.event else {}
+
+
+def _sorted(numbers: "array[int]") -> "array[int]":
+    """Sort numbers without making an object of each."""
+    values = pa.Array.from_buffers(pa.uint64(), len(numbers), [None, pa.py_buffer(numbers)]).sort()
+    ordered: array[int] = array("Q")
+    ordered.frombytes(memoryview(values.buffers()[1])[: len(numbers) * numbers.itemsize])
+    return ordered
+
+
+def _differing(one: "array[int]", other: "array[int]") -> Iterator[int]:
+    """Yield the numbers that stand more often in one of two sorted sequences."""
+    i = j = 0
+    while i < len(one) or j < len(other):
+        if j == len(other) or (i < len(one) and one[i] < other[j]):
+            yield one[i]
+            i += 1
+        elif i == len(one) or other[j] < one[i]:
+            yield other[j]
+            j += 1
+        else:
+            i, j = i + 1, j + 1
 
 
 def _many(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _batched(items: Iterator[Content], size: int) -> Iterator[list[Content]]:
-    while batch := list(islice(items, size)):
-        yield batch
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"

@@ -1,36 +1,28 @@
 """The parts of a judgement that touch records: plain values that can be worked off here, or on Spark executors.
 
-Each gives back little: findings, facts, or a number per record. Where the numbers differ the records themselves are
-asked for, and only those.
+Those of this module are about operators: what their windows need to know, and what their functions give. What is about
+the outside is in `holdings`.
 """
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, groupby
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from clew.errors import ClewError
 from clew.ids import EventId, Port
-from clew.model import read
-from clew.model.certificate import Body, Finding, wrong
-from clew.model.compare import Row, hashes, rows_of, same_rows, shown
-from clew.model.interpret import Frames, Given, Made, as_sent, interpret, records
+from clew.model.certificate import Body, EventWrong, Finding, wrong
+from clew.model.compare import number_of, numbers_of, rows_of, same_rows, shown, unmatched
+from clew.model.interpret import Frames, Given, Made, as_sent, bytes_of, interpret, interpret_rows, records
 from clew.model.replay import Claim
-from clew.model.windows import courses
-from clew.pipeline.contracts import FilesHeld, Held, Replayable, RowsHeld
+from clew.model.windows import Course, courses
 from clew.pipeline.graph import Graph, OperatorSpec
-from clew.pipeline.schema import normalise
-
-#: How many records are fetched at most where two sides differ.
-MOST = 10_000
 
 
 class Work(Protocol):
-    """Something to do with records."""
+    """Something to do with records. What it raises is raised where its result is asked for."""
 
     def run(self, graph: Graph, frames: Frames | None) -> Any: ...
 
@@ -58,21 +50,51 @@ class Here:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """Compute what an operator's windows need to know of some events."""
+class Stretch:
+    """Consecutive events of a port, with their bodies."""
 
-    operator: str
+    port: Port
+    first: int
     bodies: tuple[Body, ...]
     schema: pa.Schema
     root: str | None
 
+    def events(self) -> Iterator[tuple[str, pa.Table]]:
+        """Yield each event's name and records."""
+        for number, body in enumerate(self.bodies, self.first):
+            event = str(EventId(self.port, number))
+            yield event, records(body, self.root, self.schema, event)
+
+
+@dataclass(frozen=True, slots=True)
+class Intact:
+    """See that bodies are those that were logged; raises EventWrong."""
+
+    stretch: Stretch
+
+    def run(self, graph: Graph, frames: Frames | None) -> None:
+        for number, body in enumerate(self.stretch.bodies, self.stretch.first):
+            bytes_of(body, self.stretch.root, str(EventId(self.stretch.port, number)))
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Compute what an operator's windows need to know of some events."""
+
+    operator: str
+    stretch: Stretch
+
     def run(self, graph: Graph, frames: Frames | None) -> list[Any]:
         spec = graph.operators[self.operator]
-        own = courses(spec)
-        tables = (records(body, self.root, self.schema) for body in self.bodies)
-        if spec.general is not None:
-            return [own[""].facts(table) for table in tables]
-        return [{name: course.facts(table) for name, course in own.items() if course.needs_facts} for table in tables]
+        own = {name: course for name, course in courses(spec).items() if course.needs_facts}
+        return [self._facts(spec, own, event, table) for event, table in self.stretch.events()]
+
+    def _facts(self, spec: OperatorSpec, own: Mapping[str, Course], event: str, table: pa.Table) -> Any:
+        try:
+            facts = {name: course.facts(table) for name, course in own.items()}
+        except Exception as error:
+            raise EventWrong(event, f"{spec.name} cannot tell its facts: {type(error).__name__}: {error}") from error
+        return facts if spec.general is None else facts[""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +109,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """What came of computing some claims again: the first mistake, and the write actions that were made, in order."""
+    """What came of computing some claims again: the first mistake, or the write actions that were made, in order."""
 
     finding: Finding | None
-    #: By connection: (Input Set, number of the write's records).
+    #: By connection: (index of the claim, number of the write's records).
     writes: Mapping[str, tuple[tuple[int, int], ...]]
 
 
@@ -107,199 +129,126 @@ class Recompute:
     def run(self, graph: Graph, frames: Frames | None) -> Recomputed:
         spec = graph.operators[self.operator]
         writes: dict[str, list[tuple[int, int]]] = {}
-        for one in self.evidence:
+        made = self._made(spec, frames)
+        for index, one in enumerate(self.evidence):
             try:
-                given = self._given(spec, one)
-                made = interpret(given, frames)
-                finding = self._compare(spec, one, made, partial(interpret, given, frames))
+                again = next(made)
+                finding = self._compare(spec, one, again, partial(self.again, spec, one, frames))
+            except EventWrong as error:
+                finding = wrong(self.operator, error.what, event=error.event, input_set=one.claim.input_set)
             except Exception as error:
-                fact = f"its Output Set cannot be computed again: {type(error).__name__}: {error}"
-                finding = wrong(spec.name, fact, input_set=one.claim.input_set, event=_first_event(spec, one.claim))
+                finding = _failed(spec, one.claim, error)
             if finding is not None:
                 return Recomputed(finding, {})
-            for connection, tables in made.writes.items():
-                numbers = [(one.claim.input_set, digest(table)) for table in tables]
-                writes.setdefault(connection, []).extend(numbers)
+            for connection, tables in again.writes.items():
+                writes.setdefault(connection, []).extend((index, digest(table)) for table in tables)
         return Recomputed(None, {name: tuple(found) for name, found in writes.items()})
+
+    def again(self, spec: OperatorSpec, one: Evidence, frames: Frames | None) -> Made:
+        """Compute one claim by itself."""
+        return interpret(self._given(spec, one), frames)
+
+    def _made(self, spec: OperatorSpec, frames: Frames | None) -> Iterator[Made]:
+        """Compute all claims; those of a row-local function together, as far as they stand together."""
+        for function, group in groupby(self.evidence, key=lambda one: one.claim.function):
+            if spec.function(function).row_local:
+                yield from interpret_rows([self._given(spec, one) for one in group], frames)
+            else:
+                yield from (self.again(spec, one, frames) for one in group)
 
     def _given(self, spec: OperatorSpec, one: Evidence) -> Given:
         claim = one.claim
         events = [
-            (port, number, records(one.inputs[port, number], self.root, self.inputs[port]))
+            (port, number, self._input(spec, one, port, number))
             for port, first, count in claim.spans
             for number in range(first, first + count)
         ]
-        answers = {name: [records(body, self.root, None) for body in bodies] for name, bodies in one.answers.items()}
-        return Given(
-            spec, claim.function, claim.key, claim.input_set, events, self.inputs, claim.state, answers
-        )  # fmt: skip
+        answers = {
+            name: [records(body, self.root, None, name) for body in found] for name, found in one.answers.items()
+        }
+        return Given(spec, claim.function, claim.key, claim.input_set, events, self.inputs, claim.state, answers)
+
+    def _input(self, spec: OperatorSpec, one: Evidence, port: str, number: int) -> pa.Table:
+        event = str(EventId(spec.inputs[port], number))
+        return records(one.inputs[port, number], self.root, self.inputs[port], event)
 
     def _compare(self, spec: OperatorSpec, one: Evidence, made: Made, again: Callable[[], Made]) -> Finding | None:
+        frames = spec.function(one.claim.function).style == "dataframe"
+        same = _same_records if frames else _same_events
         for port in spec.outputs:
-            found = [rows_of(records(body, self.root, self.outputs[port])) for body in one.outputs.get(port, ())]
+            found = self._logged(spec, one, port)
             expected = self._sent(made, port)
-            if len(found) == len(expected) and all(same_rows(a, b) for a, b in zip(expected, found)):
+            if same(expected, found):
                 continue
-            names = self.outputs[port].names if port in self.outputs else []
             fact = f"the Output Set on port {port} is not what the function gives"
-            if expected != self._sent(again(), port):
+            if not same(expected, self._sent(again(), port)):
                 fact = f"is declared deterministic and is not: it gives something else each time, on port {port}"
             first, count = one.claim.outputs.get(port, (0, 0))
             event = str(EventId(Port(spec.name, port), first)) if count else ""
             return wrong(
                 spec.name, fact, event=event or _first_event(spec, one.claim), input_set=one.claim.input_set,
-                expected=_events_shown(expected, names), found=_events_shown(found, names),
+                expected=_events_shown(expected), found=_events_shown(found),
             )  # fmt: skip
         return None
 
-    def _sent(self, made: Made, port: str) -> list[list[Row]]:
+    def _logged(self, spec: OperatorSpec, one: Evidence, port: str) -> list[pa.Table]:
+        first, _ = one.claim.outputs.get(port, (0, 0))
+        sender = Port(spec.name, port)
+        return [
+            records(body, self.root, self.outputs[port], str(EventId(sender, number)))
+            for number, body in enumerate(one.outputs.get(port, ()), first)
+        ]
+
+    def _sent(self, made: Made, port: str) -> list[pa.Table]:
         tables = made.outputs.get(port, [])
         schema = self.outputs.get(port)
-        return [rows_of(as_sent(table, schema, port) if schema else table) for table in tables]
+        return [as_sent(table, schema, port) for table in tables]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """Number the records of some write actions; `wanted` asks for the records themselves, with where they come from."""
+class Rewrite:
+    """Give a function its Input Set again, and return what it writes."""
 
-    #: (name of the write action, schema or None, bodies).
-    parts: tuple[tuple[str, pa.Schema | None, tuple[Body, ...]], ...]
-    schema: pa.Schema
-    root: str | None
-    key: tuple[str, ...] = ()
-    wanted: frozenset[int] | None = None
+    work: Recompute
+    index: int
+    connection: str
+    nth: int
 
-    def run(self, graph: Graph, frames: Frames | None) -> Any:
-        rows = ((name, row) for name, table in self._tables() for row in rows_of(table))
-        if self.wanted is not None:
-            return list(islice(_wanted(rows, self.wanted), MOST))
-        return _numbers([row for _, row in rows], self.schema, self.key)
+    @property
+    def evidence(self) -> Evidence:
+        return self.work.evidence[self.index]
 
-    def _tables(self) -> Iterator[tuple[str, pa.Table]]:
-        for name, schema, bodies in self.parts:
-            for body in bodies:
-                yield name, as_sent(records(body, self.root, schema), self.schema, name)
+    def run(self, graph: Graph, frames: Frames | None) -> pa.Table:
+        made = self.work.again(graph.operators[self.work.operator], self.evidence, frames)
+        return made.writes[self.connection][self.nth]
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """Number the records that an outside system holds, or return those that are wanted."""
-
-    held: Held
-    schema: pa.Schema
-    wanted: frozenset[int] | None = None
-
-    def run(self, graph: Graph, frames: Frames | None) -> Any:
-        try:
-            rows = (("", row) for table in held_tables(self.held, self.schema) for row in rows_of(table))
-            if self.wanted is not None:
-                return list(islice(_wanted(rows, self.wanted), MOST))
-            return hashes(row for _, row in rows)
-        except ClewError as error:
-            return error
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """Number the records of some events, in order."""
-
-    bodies: tuple[Body, ...]
-    schema: pa.Schema
-    root: str | None
-
-    def run(self, graph: Graph, frames: Frames | None) -> "array[int]":
-        return hashes(row for body in self.bodies for row in rows_of(records(body, self.root, self.schema)))
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Number the records that a source gives, in order: all of them, or those of some slices."""
-
-    source: str
-    schema: pa.Schema
-    pieces: tuple[Any, ...] | None = None
-    #: Asks for the one record at this index, or for how many there are when there is none.
-    at: int | None = None
-
-    def run(self, graph: Graph, frames: Frames | None) -> Any:
-        source = graph.operators[self.source].source
-        assert isinstance(source, Replayable)
-        try:
-            if self.pieces is not None:
-                tables: Iterable[pa.Table] = (piece.table for part in self.pieces for piece in source.read(None, part))
-            else:
-                held = source.holds()
-                assert held is not None
-                tables = held_tables(held, self.schema)
-            rows = (row for table in tables for row in rows_of(as_sent(normalise(table), self.schema, "out")))
-            if self.at is None:
-                return hashes(rows)
-            found = list(rows)
-            return found[self.at : self.at + 1] or len(found)
-        except ClewError as error:
-            return error
-
-
-@dataclass(frozen=True, slots=True)
-class FileWritten:
-    """Hold files that write actions made against what was to be in them."""
-
-    held: FilesHeld
-    #: (path, name of the write action, parts as in `Written`).
-    files: tuple[tuple[str, str, tuple[tuple[pa.Schema | None, tuple[Body, ...]], ...]], ...]
-    operator: str
-    schema: pa.Schema
-    root: str | None
-
-    def run(self, graph: Graph, frames: Frames | None) -> tuple[int, Finding | None]:
-        compared = 0
-        for path, name, parts in self.files:
-            expected = [
-                row
-                for schema, bodies in parts
-                for body in bodies
-                for row in rows_of(as_sent(records(body, self.root, schema), self.schema, name))
-            ]
-            try:
-                found = rows_of(read.file_records(path, self.schema, self.held.format or "parquet"))
-            except ClewError as error:
-                return compared, wrong(self.operator, f"the file of {name} is not what was written: {error}")
-            if not same_rows(expected, found):
-                at = next((i for i, (a, b) in enumerate(zip(expected, found)) if not same_rows([a], [b])), -1)
-                one, other = (expected[at : at + 1], found[at : at + 1]) if at >= 0 else (expected, found)
-                return compared, wrong(
-                    self.operator, f"the file of {name} holds other records than were written",
-                    expected=shown(one, self.schema.names), found=shown(other, self.schema.names),
-                )  # fmt: skip
-            compared += len(found)
-        return compared, None
-
-
-def held_tables(held: Held, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Read everything that a place holds, as records of a schema."""
-    if isinstance(held, FilesHeld):
-        return (read.file_records(path, schema, held.format) for path in read.files_of(held))
-    if isinstance(held, RowsHeld):
-        return read.rows_held(held, schema)
-    return held.tables(schema)
+def needs_frames(work: Work, graph: Graph) -> bool:
+    """Say whether work calls functions of DataFrames, which only a process with a Spark session can."""
+    return isinstance(work, Recompute) and any(
+        function.style == "dataframe" for function in graph.operators[work.operator].functions
+    )
 
 
 def digest(table: pa.Table) -> int:
     """Number the records of a table as one."""
-    (number,) = hashes([tuple(hashes(rows_of(table)))])
-    return number
+    return number_of(tuple(numbers_of(table)))
 
 
-def _numbers(rows: Sequence[Row], schema: pa.Schema, key: Sequence[str]) -> Any:
-    """Return a number per record; with a key, a number of the key beside it."""
-    if not key:
-        return hashes(rows)
-    places = [schema.names.index(name) for name in key]
-    return list(zip(hashes(tuple(row[place] for place in places) for row in rows), hashes(rows)))
+def _same_events(one: Sequence[pa.Table], other: Sequence[pa.Table]) -> bool:
+    # Arrow sees at once what is equal bit by bit, which nearly all is.
+    return len(one) == len(other) and all(a.equals(b) or same_rows(rows_of(a), rows_of(b)) for a, b in zip(one, other))
 
 
-def _wanted(rows: Iterable[tuple[str, Row]], wanted: frozenset[int]) -> Iterator[tuple[str, Row]]:
-    return ((name, row) for name, row in rows if hashes([row])[0] in wanted)
+def _same_records(one: Sequence[pa.Table], other: Sequence[pa.Table]) -> bool:
+    """Compare what a DataFrame holds: Spark cuts it into events, and orders it, as it comes."""
+    missing, extra = unmatched(chain.from_iterable(map(rows_of, one)), chain.from_iterable(map(rows_of, other)))
+    return not missing and not extra
+
+
+def _failed(spec: OperatorSpec, claim: Claim, error: Exception) -> Finding:
+    fact = f"its Output Set cannot be computed again: {type(error).__name__}: {error}"
+    return wrong(spec.name, fact, input_set=claim.input_set, event=_first_event(spec, claim))
 
 
 def _first_event(spec: OperatorSpec, claim: Claim) -> str:
@@ -309,7 +258,6 @@ def _first_event(spec: OperatorSpec, claim: Claim) -> str:
     return str(EventId(spec.inputs[port], first))
 
 
-def _events_shown(events: Sequence[Sequence[Row]], names: Sequence[str]) -> str:
-    if len(events) == 1:
-        return shown(events[0], names)
-    return f"{len(events)} events: {'; '.join(shown(rows, names, 2) for rows in events[:3])}" if events else "no event"
+def _events_shown(events: Sequence[pa.Table]) -> str:
+    told = " | ".join(shown(rows_of(table), table.schema.names, 2) for table in events[:3])
+    return told if len(events) == 1 else f"{len(events)} events: {told}" if events else "no event"

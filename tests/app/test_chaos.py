@@ -222,7 +222,7 @@ def test_a_sink_that_is_not_what_it_says_is_found(tmp_path: Path) -> None:
     seed = seed_with(graph_of(file), 1, "group", "after-write", "lines")
     result = chaos(file, seed, 1, "--only", "group")
     assert result.exit_code == 1
-    assert "wrong: lines: 1 record of lines.out#1 stand too often in what lines.out wrote to" in result.stdout
+    assert "1 record of write action #1 is in what lines.out writes to more often than written" in result.stdout
     assert "not explained" in result.stdout
     assert f"what the run said is in .clew/mistaken/chaos-{seed}/output.txt" in result.stdout
 

@@ -1,0 +1,272 @@
+"""The parts of a judgement that hold the log against the outside: see `work` for how they are worked off.
+
+Records come from events, from write actions, from an outside system, or from a source that is read again. Most work
+gives a number per record and no more; where the numbers differ the records themselves are asked for, and only those.
+"""
+
+import os
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from clew.errors import ClewError
+from clew.ids import EventId, Port
+from clew.model.certificate import Body, Finding, wrong
+from clew.model.compare import Row, numbers_of, rows_of, same, shown
+from clew.model.interpret import Frames, as_sent, records
+from clew.model.outside import file_tables, tables_held
+from clew.model.read import Unreadable
+from clew.model.values import Misfit
+from clew.model.work import Stretch
+from clew.pipeline.contracts import Held, Piece, Replayable
+from clew.pipeline.graph import Graph
+
+#: How many records are numbered together.
+_TOGETHER = 2_000
+
+#: How many records one piece of work fetches at most where two sides differ.
+MOST = 100_000
+
+
+class Origin(NamedTuple):
+    """Where a record comes from: an event, a write action."""
+
+    event: str = ""
+    write: int = 0
+
+
+class Records(Protocol):
+    """A place of records."""
+
+    def tables(self, graph: Graph) -> Iterator[tuple[Origin, pa.Table]]:
+        """Yield the records, some at a time, each with where they come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """The records of some events."""
+
+    stretch: Stretch
+
+    def tables(self, graph: Graph) -> Iterator[tuple[Origin, pa.Table]]:
+        return ((Origin(event), table) for event, table in self.stretch.events())
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a write action writes: consecutive events of a port, or a body of its own, with a schema of its own."""
+
+    write: int
+    schema: pa.Schema | None
+    bodies: tuple[Body, ...]
+    port: Port | None = None
+    first: int = 0
+
+    @property
+    def named(self) -> str:
+        """The first event, where the write action passes on events."""
+        return str(EventId(self.port, self.first)) if self.port else ""
+
+    def tables(self, root: str | None) -> Iterator[tuple[Origin, pa.Table]]:
+        for number, body in enumerate(self.bodies, self.first):
+            event = str(EventId(self.port, number)) if self.port else ""
+            yield Origin(event, self.write), records(body, root, self.schema, event or f"write action #{self.write}")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The records of some write actions."""
+
+    parts: tuple[Part, ...]
+    schema: pa.Schema
+    root: str | None
+
+    def tables(self, graph: Graph) -> Iterator[tuple[Origin, pa.Table]]:
+        for part in self.parts:
+            for origin, table in part.tables(self.root):
+                yield origin, as_sent(table, self.schema, origin.event)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The records that an outside system holds."""
+
+    held: Held
+    schema: pa.Schema
+
+    def tables(self, graph: Graph) -> Iterator[tuple[Origin, pa.Table]]:
+        return ((Origin(), table) for table in tables_held(self.held, self.schema))
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The records of a slice of a source."""
+
+    source: str
+    #: The schema of its port, where anything was sent.
+    schema: pa.Schema | None
+    slice: Any
+
+    def tables(self, graph: Graph) -> Iterator[tuple[Origin, pa.Table]]:
+        return ((Origin(), self.sent(piece)) for piece in self.pieces(graph))
+
+    def sent(self, piece: Piece) -> pa.Table:
+        return as_sent(piece.table, self.schema, "out")
+
+    def pieces(self, graph: Graph) -> Iterator[Piece]:
+        source = graph.operators[self.source].source
+        assert isinstance(source, Replayable)
+        try:
+            yield from source.read(None, self.slice)
+        except ClewError:
+            raise
+        except Exception as error:
+            # Somebody's own code may fail in any way.
+            raise Unreadable(f"{type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Number records, in order."""
+
+    records: Records
+
+    def run(self, graph: Graph, frames: Frames | None) -> "array[int]":
+        return _numbers(table for _, table in self.records.tables(graph))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedNumbers:
+    """Number records, and their keys, in order."""
+
+    records: Records
+    key: tuple[str, ...]
+
+    def run(self, graph: Graph, frames: Frames | None) -> tuple["array[int]", "array[int]"]:
+        tables = [table for _, table in self.records.tables(graph)]
+        return _numbers(table.select(list(self.key)) for table in tables), _numbers(tables)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSlice:
+    """Number the records of a slice; say also how many pieces it had, and the offset after the last."""
+
+    slice: Slice
+
+    def run(self, graph: Graph, frames: Frames | None) -> tuple["array[int]", int, Any]:
+        pieces, offset = 0, None
+
+        def tables() -> Iterator[pa.Table]:
+            nonlocal pieces, offset
+            for piece in self.slice.pieces(graph):
+                pieces, offset = pieces + 1, piece.offset
+                yield self.slice.sent(piece)
+
+        return _numbers(tables()), pieces, offset
+
+
+def _numbers(tables: Iterable[pa.Table]) -> "array[int]":
+    """Number the records of tables of one schema; small tables together, for each costs more than its records."""
+    numbers: array[int] = array("Q")
+    held: list[pa.Table] = []
+    rows = 0
+    for table in tables:
+        held.append(table)
+        rows += table.num_rows
+        if rows >= _TOGETHER:
+            numbers.extend(numbers_of(pa.concat_tables(held)))
+            held, rows = [], 0
+    if held:
+        numbers.extend(numbers_of(pa.concat_tables(held)))
+    return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Return the records that have these numbers."""
+
+    records: Records
+    wanted: frozenset[int]
+
+    def run(self, graph: Graph, frames: Frames | None) -> list[tuple[Origin, Row]]:
+        return list(islice(self._found(graph), MOST))
+
+    def _found(self, graph: Graph) -> Iterator[tuple[Origin, Row]]:
+        for origin, table in self.records.tables(graph):
+            numbers = numbers_of(table)
+            if not self.wanted.isdisjoint(numbers):
+                yield from ((origin, row) for row, number in zip(rows_of(table), numbers) if number in self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOne:
+    """Return the record at an index, and where it comes from; None where there are fewer."""
+
+    records: Records
+    index: int
+
+    def run(self, graph: Graph, frames: Frames | None) -> tuple[Origin, Row] | None:
+        left = self.index
+        for origin, table in self.records.tables(graph):
+            if left < table.num_rows:
+                return origin, rows_of(table.slice(left, 1))[0]
+            left -= table.num_rows
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that a write action made, and what was to be in it."""
+
+    path: str
+    format: str
+    written: Written
+
+
+@dataclass(frozen=True, slots=True)
+class FilesWritten:
+    """Hold files against what was to be in them, up to the first that is wrong."""
+
+    operator: str
+    files: tuple[File, ...]
+
+    def run(self, graph: Graph, frames: Frames | None) -> tuple[int, Finding | None]:
+        """Return how many records are the same, and what is wrong after them."""
+        compared = 0
+        for file in self.files:
+            try:
+                for one, other in zip_longest(_expected(file, graph), _found(file)):
+                    if one is None or other is None or not same(one[1], other):
+                        return compared, self._differs(file, one, other)
+                    compared += 1
+            except Misfit as error:
+                return compared, self._wrong(file, "is not what was written", found=str(error))
+        return compared, None
+
+    def _differs(self, file: File, one: tuple[Origin, Row] | None, other: Row | None) -> Finding:
+        names = file.written.schema.names
+        origin, expected = (one[0], [one[1]]) if one else (None, [])
+        return self._wrong(
+            file, "holds other records than were written", origin,
+            expected=shown(expected, names), found=shown([other] if other is not None else [], names),
+        )  # fmt: skip
+
+    def _wrong(self, file: File, fact: str, origin: Origin | None = None, **rest: Any) -> Finding:
+        part = file.written.parts[0]
+        event, write = origin or (part.named, part.write)
+        fact = f"the file {os.path.basename(file.path)} of write action #{write} {fact}"
+        return wrong(self.operator, fact, event=event, input_set=write if event else None, **rest)
+
+
+def _expected(file: File, graph: Graph) -> Iterator[tuple[Origin, Row]]:
+    return ((origin, row) for origin, table in file.written.tables(graph) for row in rows_of(table))
+
+
+def _found(file: File) -> Iterator[Row]:
+    if not os.path.exists(file.path):
+        raise Misfit("no file")
+    return (row for table in file_tables(file.path, file.written.schema, file.format) for row in rows_of(table))

@@ -1,0 +1,132 @@
+"""What a source gave, against what it gives when it is read again."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, zip_longest
+
+from clew.errors import ClewError
+from clew.ids import Port
+from clew.model.certificate import Certificate, EventWrong, Finding, Verdict, undecided, wrong
+from clew.model.compare import shown
+from clew.model.evidence import stretches
+from clew.model.holdings import FetchOne, Holding, Logged, Numbers, ReadSlice, Records, Slice
+from clew.model.outside import files_of
+from clew.model.replay import check_sent
+from clew.model.work import Compute, Intact, Stretch
+from clew.pipeline.contracts import FilesHeld, Held, Replayable
+from clew.pipeline.graph import OperatorSpec
+
+#: How many events of a source are planned at a time.
+_STEP = 100_000
+
+
+def check_source(spec: OperatorSpec, certificate: Certificate, compute: Compute, verdict: Verdict) -> None:
+    """Check the events of a source: their numbers, their bodies, and their records where it can be read again."""
+    port = Port(spec.name, "out")
+    gone = certificate.collected(port)
+    if gone:
+        verdict.findings.append(undecided(spec.name, f"events {port}#1 to #{gone} were collected"))
+        return
+    count, finding = check_sent(certificate.sent(port), port)
+    verdict.count("events", count)
+    if finding is not None:
+        verdict.findings.append(finding)
+        return
+    try:
+        verdict.findings += _Source(spec, certificate, compute, verdict).check()
+    except EventWrong as error:
+        verdict.findings.append(wrong(spec.name, error.what, event=error.event))
+    except ClewError as error:
+        verdict.findings.append(undecided(spec.name, f"what the source holds cannot be read: {error}"))
+
+
+class _Source:
+    """The events of one source, whose numbers are in order."""
+
+    def __init__(self, spec: OperatorSpec, certificate: Certificate, compute: Compute, verdict: Verdict) -> None:
+        self._spec = spec
+        self._source = spec.source
+        self._held = spec.source.holds() if spec.source is not None else None
+        self._log = certificate
+        self._compute = compute
+        self._verdict = verdict
+        self._port = Port(spec.name, "out")
+        self._schema = certificate.schema(self._port)
+
+    def check(self) -> Iterator[Finding]:
+        if self._can_be_read_again:
+            yield from self._compare()
+        else:
+            # What was observed once is as good as anything else that could have been observed.
+            for _ in self._compute.map(Intact(stretch) for stretch in self._stretches()):
+                pass
+
+    @property
+    def _can_be_read_again(self) -> bool:
+        if self._held is not None:
+            # Where it sent nothing, nobody knows what its records would be.
+            return self._schema is not None
+        return isinstance(self._source, Replayable) and not self._source.stores_snapshot
+
+    def _compare(self) -> Iterator[Finding]:
+        index = 0
+        logged = chain.from_iterable(self._compute.map(Numbers(Logged(part)) for part in self._stretches()))
+        given = chain.from_iterable(numbers for _, numbers in self._read())
+        for one, other in zip_longest(logged, given):
+            if one != other:
+                yield self._differs(index)
+                return
+            index += 1
+        self._verdict.count("source records", index)
+
+    def _differs(self, index: int) -> Finding:
+        event, found = self._record(((Logged(part), None) for part in self._stretches()), index)
+        _, expected = self._record(self._read(), index)
+        if not event and self._held is not None:
+            fact = f"has sent {index} records and the source has more: it has grown since, or they were lost"
+            return undecided(self._spec.name, fact, expected=expected, found=found)
+        fact = f"record {index + 1} is not the one that the source gives, or the source has changed since"
+        return wrong(self._spec.name, fact, event=event, expected=expected, found=found)
+
+    def _record(self, places: Iterator[tuple[Records, Sequence[int] | None]], index: int) -> tuple[str, str]:
+        """Return the event that a record is in, and the record."""
+        for place, numbers in places:
+            if numbers is None:
+                (numbers,) = self._compute.map([Numbers(place)])
+            if index < len(numbers):
+                ((origin, row),) = self._compute.map([FetchOne(place, index)])
+                return origin.event, shown([row], self._schema.names if self._schema is not None else ())
+            index -= len(numbers)
+        return "", "no record"
+
+    def _stretches(self) -> Iterator[Stretch]:
+        if self._schema is None:
+            return iter(())
+        return stretches(self._log, self._port, self._schema, self._log.sent(self._port))
+
+    # Reading again.
+
+    def _read(self) -> Iterator[tuple[Records, Sequence[int]]]:
+        """Yield what the source gives, some at a time, with the numbers of its records."""
+        held = self._held
+        if held is None:
+            return self._read_slices()
+        parts: list[Held] = [held]
+        if isinstance(held, FilesHeld):
+            # Files can be read apart.
+            parts = [FilesHeld((path,), held.format) for path in files_of(held)]
+        places = [Holding(part, self._schema) for part in parts]
+        return zip(places, self._compute.map(Numbers(place) for place in places))
+
+    def _read_slices(self) -> Iterator[tuple[Records, Sequence[int]]]:
+        """Go through the source as a run would: plan some events, read their slices, go on after the last."""
+        assert isinstance(self._source, Replayable)
+        offset, last = None, False
+        while not last:
+            plan = self._source.plan(None, offset, _STEP)
+            slices = [Slice(self._spec.name, self._schema, one) for one in plan.slices]
+            count = 0
+            for place, (numbers, pieces, after) in zip(slices, self._compute.map(map(ReadSlice, slices))):
+                yield place, numbers
+                count, offset = count + pieces, offset if after is None else after
+            # A plan without slices would be made for ever.
+            last = not slices or (plan.last if plan.last is not None else count < _STEP)

@@ -1,0 +1,153 @@
+"""The write actions that the log says were to be performed, against the Input Sets and functions that made them."""
+
+from typing import Any
+
+from clew.ids import EventId, Port
+from clew.model.certificate import Certificate, Logged, Mistake, may_be_collected, undecided, wrong
+from clew.model.compare import rows_of, same_rows, shown
+from clew.model.interpret import records
+from clew.model.replay import Claim
+from clew.model.work import Compute, Recompute, Recomputed, Rewrite, digest
+from clew.pipeline.graph import OperatorSpec
+
+#: More write actions than any connection has.
+_ALL = 1 << 60
+
+
+def gone(certificate: Certificate, connection: Port) -> int:
+    """Return how many of a connection's write actions are gone because they were collected: its first ones."""
+    if not may_be_collected(certificate, connection):
+        return 0
+    first = next(certificate.writes(connection), None)
+    return _ALL if first is None else first.number - 1
+
+
+class WriteLog:
+    """The write actions of one connection, in order."""
+
+    def __init__(self, certificate: Certificate, connection: Port) -> None:
+        self._connection = connection
+        self._log = certificate
+        self._gone = gone(certificate, connection)
+        self._writes = certificate.writes(connection)
+        self._number = 0
+
+    def take(self, input_set: int | None = None, event: str = "") -> Logged | None:
+        """Return the next write action, which an Input Set made; None where it was collected."""
+        self._number += 1
+        if self._number <= self._gone:
+            return None
+        write = next(self._writes, None)
+        if write is not None and write.number == self._number:
+            return write
+        found = f"#{write.number}" if write is not None else "no further one"
+        raise Mistake(
+            wrong(
+                self._connection.operator, f"write action {self.name} was never logged", event=event,
+                input_set=input_set, expected=f"#{self._number}", found=found,
+            )
+        )  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """The write action that was taken last."""
+        return str(EventId(self._connection, self._number))
+
+    def finish(self) -> None:
+        """Check that there is no further write action."""
+        if self._gone and self._number:
+            upto = "all of them" if self._gone == _ALL else f"#1 to #{self._gone}"
+            fact = f"write actions of {self._connection} were collected: {upto}"
+            raise Mistake(undecided(self._connection.operator, fact))
+        left = next(self._writes, None)
+        if left is not None:
+            name = EventId(self._connection, left.number)
+            raise Mistake(wrong(self._connection.operator, f"write action {name} was made by nobody"))
+
+    def finish_unknown(self) -> None:
+        """Check that all write actions are there, whatever made them."""
+        self._number = 0 if self._gone == _ALL else self._gone
+        for write in self._writes:
+            self._number += 1
+            if write.number != self._number:
+                fact = f"write action {self.name} was never logged"
+                raise Mistake(wrong(self._connection.operator, fact, found=f"#{write.number}"))
+
+
+class SinkWrites:
+    """The write actions of a sink: each Input Set is written once, in order."""
+
+    def __init__(self, certificate: Certificate, spec: OperatorSpec) -> None:
+        (name,) = spec.sinks
+        self._spec = spec
+        self._log = WriteLog(certificate, Port(spec.name, name))
+
+    def check(self, claim: Claim) -> None:
+        """Hold the next write action against the Input Set that made it."""
+        expected = tuple((self._spec.inputs[port], first, count) for port, first, count in claim.spans)
+        event = str(EventId(expected[0][0], expected[0][1]))
+        write = self._log.take(claim.input_set, event)
+        if write is not None and write.events != expected:
+            fact = f"write action {self._log.name} writes other events than its Input Set has"
+            raise Mistake(
+                wrong(
+                    self._spec.name, fact, event=event, input_set=claim.input_set, expected=_spans(expected),
+                    found=_spans(write.events),
+                )
+            )  # fmt: skip
+
+    def finish(self) -> None:
+        self._log.finish()
+
+
+class OwnWrites:
+    """The write actions of a general operator: what its functions write, in order."""
+
+    def __init__(self, certificate: Certificate, spec: OperatorSpec, compute: Compute) -> None:
+        self._spec = spec
+        self._root = certificate.root
+        self._compute = compute
+        self._logs = {name: WriteLog(certificate, Port(spec.name, name)) for name in spec.sinks}
+
+    def check(self, work: Recompute, made: Recomputed) -> None:
+        """Hold the write actions that come next against those that the functions make."""
+        for connection, writes in made.writes.items():
+            for place, (index, number) in enumerate(writes):
+                claim = work.evidence[index].claim
+                logged = self._logs[connection].take(claim.input_set)
+                if logged is not None:
+                    nth = place - next(at for at, (other, _) in enumerate(writes) if other == index)
+                    self._compare(connection, logged, number, Rewrite(work, index, connection, nth))
+
+    def _compare(self, connection: str, logged: Logged, number: int, again: Rewrite) -> None:
+        name = self._logs[connection].name
+        tables = [records(body, self._root, None, f"write action {name}") for body in logged.bodies]
+        if [digest(table) for table in tables] == [number]:
+            return
+        # Numbers of records differ also where floats are rounded in another way.
+        (expected,) = self._compute.map([again])
+        if len(tables) == 1 and same_rows(rows_of(tables[0]), rows_of(expected)):
+            return
+        raise Mistake(
+            wrong(
+                self._spec.name, f"write action {name} is not what the function writes",
+                input_set=again.evidence.claim.input_set, expected=_shown(expected),
+                found="; ".join(_shown(table) for table in tables) or "no records",
+            )
+        )  # fmt: skip
+
+    def finish(self) -> None:
+        for log in self._logs.values():
+            log.finish()
+
+    def finish_unknown(self) -> None:
+        for log in self._logs.values():
+            log.finish_unknown()
+
+
+def _shown(table: Any) -> str:
+    return shown(rows_of(table), table.schema.names)
+
+
+def _spans(events: Any) -> str:
+    return ", ".join(f"{EventId(port, first)} ({count})" for port, first, count in events) or "none"

@@ -1,0 +1,302 @@
+"""What nobody can decide is said to be undecided, with what it needs; and what is declared deterministic must be."""
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from clew import Pipeline, Sink, WriteAction
+from clew.connectors import files, generator, sqlite
+from clew.errors import RunStopped, SetupFailed, WrongLog
+from clew.faultpoint import arm
+from clew.model.verify import verify
+from clew.pipeline.contracts import Held, RecordsHeld
+from clew.run import Policy, gc, run
+from tests.model.pipelines import count, each, general, start, to_files, to_upsert
+from tests.model.runs import change, explained, finished, first, numbers, only, rows, wait_for
+
+
+def noisy(directory: Path, deterministic: bool) -> Pipeline:
+    pipeline, source = start("noisy")
+
+    @pipeline.operator(source, deterministic=deterministic)
+    def shaken(table: pa.Table) -> pa.Table:
+        return table.append_column("noise", pa.array([random.random() for _ in range(table.num_rows)]))
+
+    pipeline.sink(shaken, sqlite(directory / "sink.db", table="shaken"))
+    return pipeline
+
+
+def test_an_operator_that_is_declared_deterministic_and_is_not_is_named(tmp_path: Path) -> None:
+    found = only(finished(noisy(tmp_path, deterministic=True), tmp_path).verify())
+    assert (found.operator, found.event, found.input_set) == ("shaken", "shaken.out#1", 1)
+    assert found.fact == "is declared deterministic and is not: it gives something else each time, on port out"
+
+
+def test_the_same_operator_is_explained_where_it_is_not_declared_so(tmp_path: Path) -> None:
+    assert explained(finished(noisy(tmp_path, deterministic=False), tmp_path).verify())
+
+
+def test_a_function_that_was_changed_since_is_found(tmp_path: Path) -> None:
+    made = finished(each(tmp_path), tmp_path)
+    pipeline, source = start("each")
+
+    @pipeline.operator(source, deterministic=True)
+    def doubled(table: pa.Table) -> pa.Table:
+        return table
+
+    pipeline.sink(doubled, sqlite(tmp_path / "sink.db", table="doubled"))
+    found = only(verify(pipeline.graph(), made.url, str(made.bodies)))
+    assert (found.operator, found.event, found.input_set) == ("doubled", "doubled.out#1", 1)
+    assert "is not what the function gives" in found.fact
+
+
+def test_a_function_that_fails_now_is_found(tmp_path: Path) -> None:
+    made = finished(each(tmp_path), tmp_path)
+    pipeline, source = start("each")
+
+    @pipeline.operator(source, deterministic=True)
+    def doubled(table: pa.Table) -> pa.Table:
+        raise ValueError("not today")
+
+    pipeline.sink(doubled, sqlite(tmp_path / "sink.db", table="doubled"))
+    found = only(verify(pipeline.graph(), made.url, str(made.bodies)))
+    assert found.fact == "its Output Set cannot be computed again: ValueError: not today"
+    assert found.event == "numbers.out#1"
+
+
+# What was collected.
+
+
+@pytest.mark.parametrize("make", [each, count, general, to_upsert, to_files])
+def test_a_collected_run_is_undecided(tmp_path: Path, make: Any) -> None:
+    made = finished(make(tmp_path), tmp_path)
+    gc(made.pipeline.graph(), made.url, str(made.bodies))
+    verdict = made.verify()
+    assert verdict.word == "undecided"
+    assert "were collected" in first(verdict, "undecided").fact
+    assert {finding.weight for finding in verdict.findings} == {"undecided"}
+
+
+def test_a_run_that_was_collected_beside_it_is_undecided_and_not_wrong(tmp_path: Path) -> None:
+    pipeline, source = start("beside", events=200)
+
+    @pipeline.operator(source, deterministic=True, max_turn_events=9)
+    def same(table: pa.Table) -> pa.Table:
+        return table
+
+    pipeline.sink(same, sqlite(tmp_path / "sink.db", table="same"), max_turn_events=9)
+    pipeline.sink(source, files(tmp_path / "out"), name="slow", max_turn_events=1)
+    made = finished(pipeline, tmp_path, policy=Policy(collect_every=0.02))
+    assert {finding.weight for finding in made.verify().findings} <= {"undecided"}
+
+
+def test_what_went_while_another_receiver_was_slow_is_undecided_and_not_wrong(tmp_path: Path) -> None:
+    """Write actions and an operator's events are collected, and what they were made of is not."""
+    pipeline, source = start("slow", events=30)
+    url, bodies = f"sqlite:///{tmp_path / 'log.db'}", str(tmp_path / "bodies")
+
+    @pipeline.operator(source, deterministic=True)
+    def fast(table: pa.Table) -> pa.Table:
+        return table
+
+    @pipeline.operator(source, deterministic=True, max_turn_events=1)
+    def slow(table: pa.Table) -> pa.Table:
+        if table["n"][0].as_py() == 0 and not gone:
+            wait_for(lambda: (tmp_path / "sink.db").exists() and len(rows(tmp_path / "sink.db", "fast")) == 90)
+            gone.append(gc(pipeline.graph(), url, bodies))
+        return table
+
+    gone: list[Any] = []
+    pipeline.sink(fast, sqlite(tmp_path / "sink.db", table="fast"))
+    pipeline.sink(slow, sqlite(tmp_path / "slow.db", table="slow"))
+    made = finished(pipeline, tmp_path)
+    verdict = made.verify()
+    assert made.ask("SELECT operator FROM collected") == [("fast",)]
+    assert {finding.operator: finding.weight for finding in verdict.findings} == {
+        "fast": "undecided", "fast_sink": "undecided",
+    }  # fmt: skip
+
+
+def test_what_is_missing_of_a_collected_run_is_still_found(tmp_path: Path) -> None:
+    pipeline, source = start("beside", events=100)
+    pipeline.sink(source, sqlite(tmp_path / "sink.db", table="same"), max_turn_events=9)
+    arm("before-write@numbers_sink#4:raise")
+    try:
+        with pytest.raises(RunStopped):
+            finished(pipeline, tmp_path, policy=Policy(give_up_after=1))
+    finally:
+        arm()
+    gc(pipeline.graph(), f"sqlite:///{tmp_path / 'log.db'}", str(tmp_path / "bodies"))
+    made = finished(pipeline, tmp_path)
+    assert made.verify().word == "undecided"
+    change(tmp_path / "sink.db", "DELETE FROM same WHERE n = 299")
+    assert made.verify().word == "not explained"
+
+
+# What others have written, or nobody can read.
+
+
+def test_a_table_that_another_run_has_written_to_is_undecided(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    made = finished(each(tmp_path), tmp_path / "one")
+    finished(each(tmp_path), tmp_path / "other")
+    found = only(made.verify(), "undecided")
+    assert found.operator == "doubled_sink"
+    assert found.fact == "table doubled holds 120 records more than this run wrote; other runs have written there too"
+    # What is missing has not been written by anybody.
+    change(tmp_path / "sink.db", "DELETE FROM doubled WHERE n = 62")
+    assert "is not in table doubled" in only(made.verify()).fact
+
+
+def test_rows_that_another_run_may_have_replaced_are_undecided(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    made = finished(to_upsert(tmp_path), tmp_path / "one")
+    finished(to_upsert(tmp_path), tmp_path / "other")
+    assert explained(made.verify())
+    change(tmp_path / "sink.db", "UPDATE keyed SET n = 0 WHERE key = 3")
+    found = only(made.verify(), "undecided")
+    assert "other runs have written there too, and may have replaced it" in found.fact
+
+
+def test_a_sink_that_is_gone_is_undecided(tmp_path: Path) -> None:
+    made = finished(each(tmp_path), tmp_path)
+    os.rename(tmp_path / "sink.db", tmp_path / "elsewhere.db")
+    found = only(made.verify(), "undecided")
+    assert found.operator == "doubled_sink"
+    assert "what was written cannot be read: there is no database" in found.fact
+
+
+def test_a_directory_that_is_gone_is_undecided(tmp_path: Path) -> None:
+    made = finished(to_files(tmp_path), tmp_path)
+    os.rename(tmp_path / "csv", tmp_path / "elsewhere")
+    found = only(made.verify(), "undecided")
+    assert (found.operator, found.fact) == (
+        "to_csv",
+        f"what was written cannot be read: there is no directory {tmp_path / 'csv'}",
+    )
+
+
+def test_a_source_that_is_gone_is_undecided(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("n\n1\n2\n")
+    pipeline = Pipeline("gone")
+    pipeline.sink(pipeline.source("orders", files(tmp_path / "in")), sqlite(tmp_path / "sink.db", table="orders"))
+    made = finished(pipeline, tmp_path)
+    assert explained(made.verify())
+    os.rename(tmp_path / "in", tmp_path / "elsewhere")
+    found = only(made.verify(), "undecided")
+    assert found.fact == f"what the source holds cannot be read: there is no file at {tmp_path / 'in'}"
+
+
+# A sink of one's own.
+
+
+class Memory(Sink):
+    """Keeps what was written in this process."""
+
+    idempotent = True
+
+    def __init__(self, holds: bool) -> None:
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+        self._holds = holds
+
+    def describe(self) -> str:
+        return "memory"
+
+    def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+        self.rows[action.name] = [row for table in tables for row in table.to_pylist()]
+
+    def holds(self) -> Held | None:
+        return MemoryHeld(self) if self._holds else None
+
+
+class MemoryHeld(RecordsHeld):
+    def __init__(self, sink: Memory) -> None:
+        self.sink = sink
+
+    def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        for written in self.sink.rows.values():
+            yield pa.Table.from_pylist(written, schema)
+
+
+def own(sink: Sink) -> Pipeline:
+    pipeline, source = start("own")
+    pipeline.sink(source, sink, max_turn_events=7)
+    return pipeline
+
+
+def test_a_sink_of_ones_own_that_says_what_it_holds_is_judged(tmp_path: Path) -> None:
+    sink = Memory(holds=True)
+    made = finished(own(sink), tmp_path)
+    assert explained(made.verify())
+    next(iter(sink.rows.values())).pop()
+    found = only(made.verify())
+    assert found.fact == "a record of write action #1 is not in what numbers_sink.out writes to"
+
+
+def test_a_sink_of_ones_own_that_does_not_is_undecided(tmp_path: Path) -> None:
+    found = only(finished(own(Memory(holds=False)), tmp_path).verify(), "undecided")
+    assert found.fact == "what memory holds cannot be read by anybody else"
+
+
+def test_a_sink_of_ones_own_that_fails_is_undecided(tmp_path: Path) -> None:
+    sink = Memory(holds=True)
+    made = finished(own(sink), tmp_path)
+    sink.rows["broken"] = None  # type: ignore[assignment]
+    assert "TypeError" in only(made.verify(), "undecided").fact
+
+
+# The log itself.
+
+
+def test_a_run_that_has_not_finished_is_undecided(tmp_path: Path) -> None:
+    pipeline, url = each(tmp_path), f"sqlite:///{tmp_path / 'log.db'}"
+    for point in ("after-commit@doubled#2", "before-write@doubled_sink#3"):
+        arm(f"{point}:raise")
+        try:
+            with pytest.raises(RunStopped):
+                run(pipeline, log=url, engine="inline", policy=Policy(give_up_after=1))
+        finally:
+            arm()
+        found = only(verify(pipeline.graph(), url, f"{tmp_path / 'log.db'}.bodies"), "undecided")
+        assert "the run has not finished" in found.fact
+        assert "run it to its end, and verify it then" in found.fact
+
+
+def test_a_log_of_another_graph_is_not_explained(tmp_path: Path) -> None:
+    made = finished(each(tmp_path), tmp_path)
+    pipeline, source = start("each")
+    pipeline.sink(source, sqlite(tmp_path / "sink.db", table="doubled"))
+    found = only(verify(pipeline.graph(), made.url, str(made.bodies)))
+    assert found.fact == "the log is of another graph; it has doubled, doubled_sink, numbers"
+
+
+def test_what_is_no_log_of_the_pipeline_is_refused(tmp_path: Path) -> None:
+    made = finished(each(tmp_path), tmp_path)
+    graph = count(tmp_path).graph()
+    with pytest.raises(WrongLog, match="this log is of pipeline each, not count"):
+        verify(graph, made.url, None)
+    for url in ("memory:", f"sqlite:///{tmp_path / 'nowhere.db'}", f"sqlite:///{tmp_path / 'sink.db'}"):
+        with pytest.raises(SetupFailed, match="name the log of a run with --log"):
+            verify(graph, url, None)
+    (tmp_path / "text.db").write_text("this is no database, and long enough to be taken for one" * 100)
+    with pytest.raises(SetupFailed, match="not a database"):
+        verify(graph, f"sqlite:///{tmp_path / 'text.db'}", None)
+
+
+def test_a_generator_that_gives_something_else_is_found(tmp_path: Path) -> None:
+    pipeline = Pipeline("shifting")
+    shift: list[int] = []
+    source = pipeline.source("numbers", generator(lambda index: numbers(index + len(shift)), 20))
+    pipeline.sink(source, sqlite(tmp_path / "sink.db", table="numbers"))
+    made = finished(pipeline, tmp_path)
+    assert explained(made.verify())
+    shift.append(1)
+    assert only(made.verify()).fact.startswith("record 1 is not the one that the source gives")
