@@ -4,8 +4,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,10 @@ from urllib.parse import urlsplit
 from clew import trace as tracing
 from clew.errors import NewerLog, RunFinished, SetupFailed, StoreFailed
 from clew.ids import Port
+from clew.model.certificate import Verdict
+from clew.model.verify import size
+from clew.model.verify import verify as judge
+from clew.model.work import Compute, Here
 from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Graph
 from clew.runtime.channels import Channels
@@ -36,6 +40,10 @@ if TYPE_CHECKING:
     from clew.spark.program import Program
 
 Recovery = Literal["log", "none"]
+Verifier = Literal["auto", "inline", "spark"]
+
+#: A run of more events than this is verified on Spark, unless somebody says otherwise.
+_LARGE = 100_000
 
 
 @dataclass(frozen=True)
@@ -202,6 +210,81 @@ def status(pipeline: Graph, log: str | None = None, bodies: str | None = None) -
         store.close()
 
 
+def verify(
+    pipeline: Pipeline | Graph,
+    *,
+    log: str | None = None,
+    bodies: str | None = None,
+    engine: Verifier = "auto",
+    spark: "SparkSession | None" = None,
+    master: str | None = None,
+    program: "Callable[[], Program] | None" = None,
+    trace: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda what: None,
+) -> Verdict:
+    """Judge a finished run: could it have happened without failures? Changes nothing.
+
+    `engine="auto"` verifies in this process, and on Spark where the run is large, or where a deterministic operator
+    takes DataFrames; `program` gives the code for its executors. `trace` names files that the run was traced to.
+    `progress` hears what is looked at.
+    """
+    graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
+    place = Log.at(log, graph.name, bodies)
+    if not place.exists(graph.name):
+        raise SetupFailed(f"pipeline {graph.name} has no log at {masked(place.url)}", "run it there first")
+    steps = _steps(trace)
+    with _verifier(graph, place, engine, spark, master, program, progress) as compute:
+        return judge(graph, place.url, place.bodies, compute=compute, trace=steps, progress=progress)
+
+
+@contextmanager
+def _verifier(
+    graph: Graph,
+    place: Log,
+    engine: Verifier,
+    spark: Any,
+    master: str | None,
+    program: "Callable[[], Program] | None",
+    progress: Callable[[str], None],
+) -> Iterator[Compute]:
+    if engine == "inline" or (engine == "auto" and not _needs_spark(graph, place)):
+        yield Here(graph)
+        return
+    # It takes seconds, in which nothing else would be seen to happen.
+    progress("Spark")
+    from clew.spark.verify import SparkCompute
+
+    compute = SparkCompute(graph, spark=spark, master=master, program=program() if program else None)
+    try:
+        yield compute
+    finally:
+        compute.close()
+
+
+def _needs_spark(graph: Graph, place: Log) -> bool:
+    deterministic = [spec for spec in graph.operators.values() if spec.settings.deterministic]
+    if any(function.style == "dataframe" for spec in deterministic for function in spec.functions):
+        return True
+    return size(graph, place.url) > _LARGE
+
+
+def _steps(paths: Sequence[str]) -> Iterator[tracing.TraceStep]:
+    """Read traces, one after the other; says at once when one is not there."""
+    for path in paths:
+        if not os.path.isfile(path):
+            raise SetupFailed(f"there is no trace {path}", "name a file that `clew run --trace` has written")
+    return (step for path in paths for step in _loaded(path))
+
+
+def _loaded(path: str) -> Iterator[tracing.TraceStep]:
+    try:
+        yield from tracing.load(path)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise SetupFailed(
+            f"{path} is no trace ({type(error).__name__}: {error})", "name a file that `clew run --trace` has written"
+        ) from error
+
+
 def program_of(path: str, name: str | None) -> "Program":
     """Return the code of a pipeline file, to be sent to Spark executors."""
     from clew.spark.program import Program
@@ -333,6 +416,6 @@ def masked(url: str) -> str:
 
 __all__ = [
     "ChaosFault", "ChaosOutcome", "ChaosPlace", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus",
-    "Policy", "Progress", "Recovery", "RunStatus", "chaos", "draw", "gc", "is_finished", "kinds_for", "masked",
-    "program_of", "run", "status", "topology",
+    "Policy", "Progress", "Recovery", "RunStatus", "Verdict", "Verifier", "chaos", "draw", "gc", "is_finished",
+    "kinds_for", "masked", "program_of", "run", "status", "topology", "verify",
 ]  # fmt: skip

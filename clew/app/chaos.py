@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.app.target import Bodies, File, Json, Target
-from clew.app.terminal import FAILED, complain, explained, print_json, results
-from clew.app.verdict import UNDECIDED, as_mapping, exit_code, print_verdict
+from clew.app.terminal import FAILED, UNDECIDED, complain, explained, print_json, results
+from clew.app.verdict import as_mapping, exit_code, print_verdict
 from clew.errors import SetupFailed
 from clew.model.certificate import Verdict
 from clew.model.verify import verify

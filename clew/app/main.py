@@ -9,6 +9,7 @@ from clew.app.gc import gc
 from clew.app.graph import graph
 from clew.app.run import run
 from clew.app.status import status
+from clew.app.verify import verify
 from clew.app.version import version
 
 app = typer.Typer(
@@ -20,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for command in (run, check, graph, status, gc, chaos, version):
+for command in (run, check, graph, status, verify, gc, chaos, version):
     app.command()(command)
 app.command("crash-points")(crash_points)
 

@@ -15,6 +15,7 @@ from clew.errors import ClewError, RunFinished
 #: Exit codes, besides 0 and click's 2 for a wrong command line.
 FAILED = 1
 ALREADY_FINISHED = 3
+UNDECIDED = 4
 INTERRUPTED = 130
 
 #: Columns for what is no terminal: wide enough that no line of a table is cut or folded.

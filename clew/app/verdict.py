@@ -1,4 +1,4 @@
-"""How a verdict is written: findings and one word, as text and as JSON, and its exit code."""
+"""How a verdict is written: one word with the smallest explanation, as text and as JSON, and its exit code."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -6,11 +6,9 @@ from typing import Any
 
 import typer
 
-from clew.app.terminal import FAILED
+from clew.app.terminal import FAILED, UNDECIDED
 from clew.model.certificate import Verdict
 
-#: The exit code of what cannot be decided.
-UNDECIDED = 4
 _CODES = {"explained": 0, "not explained": FAILED, "undecided": UNDECIDED}
 
 
@@ -20,14 +18,21 @@ def exit_code(verdict: Verdict) -> int:
 
 
 def print_verdict(verdict: Verdict) -> None:
-    """Write what was found, then what it comes to, on stdout."""
-    for finding in verdict.findings:
-        typer.echo(f"{finding.weight}: {finding}")
-    gone_through = ", ".join(f"{number:,} {what}" for what, number in verdict.counts.items())
-    typer.echo(f"{verdict.word}: {gone_through}" if gone_through else verdict.word)
+    """Write the verdict with the first finding, how many more there are, and what was gone through, on stdout."""
+    findings = verdict.ranked()
+    why = str(findings[0]) if findings else "a run without failures could have left what is there"
+    typer.echo(f"{verdict.word}: {why}")
+    if len(findings) > 1:
+        more = len(findings) - 1
+        typer.echo(f"and {more} more finding{'s' if more > 1 else ''}, which --json lists")
+    if verdict.counts:
+        typer.echo(f"gone through: {', '.join(f'{number:,} {what}' for what, number in verdict.counts.items())}")
 
 
 def as_mapping(verdict: Verdict) -> Mapping[str, Any]:
     """Return a verdict as JSON has it."""
-    findings = [asdict(finding) for finding in verdict.findings]
-    return {"verdict": verdict.word, "findings": findings, "counts": verdict.counts}
+    return {
+        "verdict": verdict.word,
+        "findings": [asdict(finding) for finding in verdict.ranked()],
+        "counts": verdict.counts,
+    }

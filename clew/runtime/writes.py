@@ -12,7 +12,7 @@ from clew.pipeline.contracts import WriteAction
 from clew.protocol.log.alg5_write import write_done
 from clew.protocol.log.alg8_writer import settle
 from clew.protocol.rows import Bodies, WriteRow
-from clew.protocol.step import LogWrites, Write
+from clew.protocol.step import LogWrites, SetOperator, Step, Write
 from clew.runtime.progress import Clock
 from clew.runtime.runner import Surroundings
 from clew.runtime.task import Failure, WriteTask, Written
@@ -56,6 +56,8 @@ class Writes:
         state = self._around.store.state(spec.name)
         following = int(state.context["writes"].get(name, 0)) + 1 if state else 1
         if any(self._ask(name, [WriteRow(following, ())])):
+            # Who was taken over meanwhile knows an older log too, and is refused for that.
+            self._runner.writer.perform(Step((SetOperator(spec.name, "running"),)))
             raise SinkAhead(spec.name, spec.sinks[name].describe(), following)
 
     def perform(self) -> None:

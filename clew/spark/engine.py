@@ -147,7 +147,7 @@ class SparkEngine:
                 raise
             except Exception as error:
                 if is_alive(spark):
-                    raise _explained(job, error) from error
+                    raise explained(job.operator, str(job.turn), error) from error
             self._replace(generation)
         raise EngineLost(f"the Spark driver died {_SESSIONS_PER_TURN} times under one turn of {job.operator}")
 
@@ -252,18 +252,18 @@ def _together(spec: Any, task: GenerateTask) -> list[GenerateTask]:
     return [replace(task, sets=tuple(group)) for group in groups]
 
 
-def _explained(job: Job, error: Exception) -> ClewError:
-    """Say what Spark failed on, in one line; the Java stack goes to a file."""
+def explained(operator: str, about: str, error: Exception) -> ClewError:
+    """Say what Spark failed on, in one line; the Java stack goes to a file, named by what the job was about."""
     text = str(error)
     if isinstance(error, Py4JJavaError | PySparkException):
         folder = Path(os.environ.get("CLEW_STACKS", ".clew/stacks"))
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{job.operator}-{job.turn}-{int(time.time() * 1000)}.txt"
+        path = folder / f"{operator}-{about}-{int(time.time() * 1000)}.txt"
         path.write_text(text)
         causes = [line for line in text.splitlines() if "Exception" in line or "exited" in line or "crashed" in line]
         first = causes[0].strip() if causes else text.strip().splitlines()[0]
-        return EngineFailed(job.operator, first[:400], str(path))
-    return EngineFailed(job.operator, f"{type(error).__name__}: {text}"[:400])
+        return EngineFailed(operator, first[:400], str(path))
+    return EngineFailed(operator, f"{type(error).__name__}: {text}"[:400])
 
 
 def _prove_shared(spark: SparkSession, root: str) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.figures import FIRED, POINT, SCHEDULED, tally
 from tests.processes.cases import RECOVERY, SOAK, Case, mark_of, once, twice, uncovered
 from tests.processes.sweep import Sweep, Trial
 
@@ -24,13 +25,17 @@ def test_a_process_that_is_killed_while_it_recovers_is_recovered(sweep: Sweep, p
 def _die(trial: Trial) -> None:
     """Run once per fault of the case; each run dies by SIGKILL, at that fault and at no other place."""
     for fault in trial.case.faults:
+        tally(SCHEDULED)
         collect_every = 0.01 if trial.case.collects else None
         ending = trial.nursery.run(trial.where.job(f"{fault}:kill", collect_every=collect_every))
         assert ending.fired == (mark_of(fault),), f"the fault did not fire: {ending}"
         assert ending.killed, f"it was to die by SIGKILL: {ending}"
+        tally(FIRED)
         trial.look()
     trial.where.finish(trial.nursery)
     trial.judge()
+    for fault in trial.case.faults:
+        tally(POINT, mark_of(fault).partition("@")[0])
 
 
 @pytest.mark.parametrize("server", [False, True], ids=["sqlite", "postgres"])
