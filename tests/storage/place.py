@@ -31,12 +31,14 @@ class Scene:
     events: int
     #: Bodies from this size on go to files.
     inline_limit: int = 0
+    #: After how many pages SQLite copies the log's write-ahead log into its file.
+    checkpoint_pages: int = 40
 
-    def at(self, home: Path) -> "Place":
-        home.mkdir(parents=True)
+    def at(self, home: Path, planted: str = "") -> "Place":
+        (home / "table").mkdir(parents=True)
         if self.pipeline == "windows":
             (home / "spool").write_text("".join(f"{number}\n" for number in range(self.events)))
-        return Place(self, home)
+        return Place(self, home, planted)
 
 
 FILES = Scene("files", "orders", ("files",), 16)
@@ -44,7 +46,8 @@ TABLE = Scene("table", "orders", ("paid",), 16)
 BOTH = Scene("both", "orders", ("files", "paid"), 16)
 #: Some bodies in files and some in the log.
 WINDOWS = Scene("windows", "windows", ("sums", "ledger", "files/counts", "files/pairs"), 14, inline_limit=320)
-SCENES = (FILES, TABLE, BOTH, WINDOWS)
+#: A checkpoint whenever there may be one.
+HASTY = Scene("hasty", "orders", ("files",), 8, checkpoint_pages=1)
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class Place:
 
     scene: Scene
     home: Path
+    #: A bug that is planted into what runs here.
+    planted: str = ""
 
     def job(self, watched: str = "", failing: tuple[str, ...] = ()) -> Job:
         scene, home = self.scene, self.home
@@ -62,9 +67,11 @@ class Place:
             str(home / "bodies"),
             f"{home}.said",
             {"HOME_OF_RUN": str(home), "EVENTS": str(scene.events), "SINKS": ",".join(scene.sinks)},
-            watched,
             scene.inline_limit,
+            scene.checkpoint_pages,
+            watched,
             failing=failing,
+            planted=self.planted,
         )
 
     def finish(self, launcher: Launcher) -> Ending:
@@ -94,7 +101,7 @@ class Place:
                 yield str(directory.relative_to(self.home)), [row for path in names for row in _records(path)]
 
     def _tables(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        path = self.home / "sink.db"
+        path = self.home / "table" / "sink.db"
         if not path.exists():
             return
         with closing(sqlite3.connect(path)) as connection:

@@ -62,11 +62,11 @@ def test_scenario_14_killed_again_while_it_recovers(
 def test_an_undisturbed_run_does_all_that_is_to_be_disturbed(undisturbed: Watch) -> None:
     """Every thread and every kind of call is there, on the log, the bodies and the sinks."""
     calls = undisturbed(BOTH).calls
-    done = {(call.thread, call.name, call.path.partition("/")[0].partition("-")[0]) for call in calls}
+    done = {(call.thread, call.name, call.path.partition("/")[0]) for call in calls}
     log = {(LOG, "pwrite64", "log"), (LOG, "fdatasync", "log"), (MAIN, "mkdir", "log"), (MAIN, "fsync", "log")}
     bodies = {(GROUP, name, "bodies") for name in ("mkdir", "write", "fsync")}
     files = {(GROUP, name, "files") for name in ("mkdir", "write", "fsync", "rename")}
-    table = {(GROUP, name, "sink.db") for name in ("pwrite64", "fdatasync", "unlink")}
+    table = {(GROUP, name, "table") for name in ("pwrite64", "fdatasync", "unlink")}
     assert (log | bodies | files | table) - done == set()
     # The log is copied from its write-ahead log into its file while the run goes on.
     assert any(call.thread == LOG and call.path == "log/log.db" for call in calls)

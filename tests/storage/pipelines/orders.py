@@ -33,4 +33,4 @@ def paid(table: pa.Table) -> pa.Table:
 if "files" in os.environ["SINKS"]:
     pipeline.sink(paid, files(f"{HOME}/files", format="jsonl"), name="paid_files", **TURNS)
 if "paid" in os.environ["SINKS"]:
-    pipeline.sink(paid, sqlite(f"{HOME}/sink.db", table="paid"), name="paid_table", **TURNS)
+    pipeline.sink(paid, sqlite(f"{HOME}/table/sink.db", table="paid"), name="paid_table", **TURNS)

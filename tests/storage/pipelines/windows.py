@@ -77,8 +77,8 @@ def counts(table: pa.Table) -> pa.Table:
     return pa.table({"first": table["n"][:1], "records": [table.num_rows], "reading": table["reading"][:1]})
 
 
-ledger = {"ledger": sqlite(f"{HOME}/sink.db", table="ledger")}
+ledger = {"ledger": sqlite(f"{HOME}/table/sink.db", table="ledger")}
 pairs = pipeline.general("pairs", Pairs(), spool, writes=ledger, **TURNS)
-pipeline.sink(sums, sqlite(f"{HOME}/sink.db", table="sums", key="start"), **TURNS)
+pipeline.sink(sums, sqlite(f"{HOME}/table/sink.db", table="sums", key="start"), **TURNS)
 pipeline.sink(counts, files(f"{HOME}/files/counts", format="jsonl"), **TURNS)
 pipeline.sink(pairs, files(f"{HOME}/files/pairs", format="parquet"), **TURNS)
