@@ -25,8 +25,9 @@ def print_verdict(verdict: Verdict) -> None:
     if len(findings) > 1:
         more = len(findings) - 1
         typer.echo(f"and {more} more finding{'s' if more > 1 else ''}, which --json lists")
-    if verdict.counts:
-        typer.echo(f"gone through: {', '.join(f'{number:,} {what}' for what, number in verdict.counts.items())}")
+    gone_through = ", ".join(f"{number:,} {what}" for what, number in verdict.counts.items() if number)
+    if gone_through:
+        typer.echo(f"gone through: {gone_through}")
 
 
 def as_mapping(verdict: Verdict) -> Mapping[str, Any]:

@@ -128,7 +128,7 @@ class Checker:
             work = under_way.popleft()
             if result.finding is not None:
                 raise Mistake(result.finding)
-            self._verdict.count("output sets", len(work.evidence))
+            self._verdict.count("Output Sets", len(work.evidence))
             writes.check(work, result)
         gathering.finish()
         writes.finish()
@@ -147,5 +147,5 @@ class Checker:
 
 def _counted(claims: Iterator[Claim], verdict: Verdict) -> Iterator[Claim]:
     for claim in claims:
-        verdict.count("input sets")
+        verdict.count("Input Sets")
         yield claim

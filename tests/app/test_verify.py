@@ -73,7 +73,7 @@ def test_a_run_that_is_explained(file: str, tmp_path: Path) -> None:
     verdict, through = result.stdout.splitlines()[-2:]
     assert verdict == "explained: a run without failures could have left what is there"
     writes = len(rows(tmp_path / "log.db", "write_action"))
-    counted = f"71 events, 60 source records, {8 + writes} input sets, 8 output sets, 8 sink records"
+    counted = f"71 events, 60 source records, {8 + writes} Input Sets, 8 Output Sets, 8 sink records"
     assert through == f"gone through: {counted}"
 
 

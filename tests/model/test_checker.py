@@ -28,7 +28,7 @@ def test_what_was_gone_through_is_counted(tmp_path: Path) -> None:
     batches = len(made.ask("SELECT * FROM write_action"))
     # 40 events and the end of the stream, sent, taken by the operator, and taken by the sink.
     assert counts == {
-        "events": 3 * 41, "source records": 120, "input sets": 40 + batches, "output sets": 40, "sink records": 120,
+        "events": 3 * 41, "source records": 120, "Input Sets": 40 + batches, "Output Sets": 40, "sink records": 120,
     }  # fmt: skip
     assert size(made.pipeline.graph(), made.url) == 2 * 41
 

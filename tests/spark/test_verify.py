@@ -75,7 +75,7 @@ def test_a_run_of_all_kinds_of_functions_is_explained(spark: SparkSession, tmp_p
         ("grouped", "undecided"), ("kept", "undecided"),
     }  # fmt: skip
     # Besides what only Spark can compute, the same was gone through.
-    assert verdict.counts.pop("output sets") == inline.counts.pop("output sets") + 1000 + 2
+    assert verdict.counts.pop("Output Sets") == inline.counts.pop("Output Sets") + 1000 + 2
     assert verdict.counts == inline.counts
     change(tmp_path / "sink.db", "UPDATE grouped SET x = x + 1 WHERE rowid = 3")
     (found,) = on_spark(made, spark).findings
@@ -99,7 +99,7 @@ def test_the_verdict_and_the_counts_are_the_same_as_in_this_process(spark: Spark
     verdict = on_spark(thousands, spark)
     assert explained(verdict)
     assert verdict == here(thousands)
-    assert verdict.counts["output sets"] > 2500
+    assert verdict.counts["Output Sets"] > 2500
 
 
 @pytest.mark.parametrize(
