@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup demo test tools lint bench clean
+.PHONY: setup demo test soak tools lint bench clean
 
 setup: $(VENV)/.ready
 
@@ -27,7 +27,13 @@ tools:
 	@sh tests/install_tools.sh
 
 test: lint tools
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --figures test
+
+# For hours: random schedules that nobody has seen before, every sweep in full, a million events verified.
+SCHEDULES ?= 200000
+soak: lint tools
+	CLEW_SOAK=1 CLEW_SCHEDULES=$(SCHEDULES) $(BIN)/pytest -n 2 --timeout 0 --figures soak \
+		tests/simulation tests/processes tests/storage tests/scenarios tests/model tests/store tests/runtime tests/spark
 
 bench: setup
 	$(BIN)/python bench/throughput.py

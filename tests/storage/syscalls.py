@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from tests.figures import CALLS, FIRED, SCHEDULED, tally
 from tests.storage import strace
 from tests.storage.launcher import MAIN, Ending, Launcher
 from tests.storage.place import Held, Place, Scene, differences
@@ -17,6 +18,8 @@ T = TypeVar("T")
 
 #: Whether there is all the time in the world: every call of every pipeline.
 SOAK = os.environ.get("CLEW_SOAK") == "1"
+#: Seconds that one test may take.
+LIMIT = 3600 if SOAK else 300
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,13 @@ class Undisturbed:
 
 def kill(place: Place, launcher: Launcher, call: Call, failing: tuple[str, ...] = ()) -> None:
     """Kill a run as it enters a call; `failing` are failure points that are enabled in it."""
+    tally(SCHEDULED)
     fault = f"inject={call.name}:signal=SIGKILL:when={call.nth}"
     ending, calls = strace.run(launcher, place.job(call.thread, failing), place.home, "-e", fault)
     assert ending.killed, f"it was to be killed: {ending}"
     assert calls[-1].what == call.what, f"it was killed at {calls[-1]}"
+    tally(FIRED)
+    tally(CALLS)
 
 
 def fail(
