@@ -114,14 +114,13 @@ class Replay:
         needs = any(course.needs_facts for course in self._courses.values())
         events = _with_facts(sent, lambda part: self._facts_of(port, part)) if needs else ((one, None) for one in sent)
         for number, (one, (row, facts)) in enumerate(_zipped(taken, events), 1):
-            event = EventId(sender, number)
             if one is None:
-                self._wrong("was sent to it and never taken", about=str(event))
+                self._wrong("was sent to it and never taken", about=str(EventId(sender, number)))
             if row is None:
                 self._wrong("was taken and never sent", about=str(EventId(sender, one.number)))
             if one.number != number or row.number != number:
-                found = f"sent #{row.number}, taken #{one.number}"
-                self._wrong("events are not consecutive", about=str(event), expected=f"#{number}", found=found)
+                about, found = str(EventId(sender, number)), f"sent #{row.number}, taken #{one.number}"
+                self._wrong("events are not consecutive", about=about, expected=f"#{number}", found=found)
             yield one, Event(port, number, row.rows, row.size, facts), row.end
 
     def _assign(self, event: Event, logged: tuple[int, ...]) -> None:
@@ -227,13 +226,12 @@ def check_sent(sent: Iterator[Sent], port: Port, last: int | None = None) -> tup
     number, ended = 0, False
     for event in sent:
         number += 1
-        name = str(EventId(port, number))
         if event.number != number:
-            found = str(EventId(port, event.number))
-            return number, wrong(
-                port.operator, "ids are not consecutive", event=found, expected=name, found=found
-            )  # fmt: skip
+            expected, found = str(EventId(port, number)), str(EventId(port, event.number))
+            fact = "ids are not consecutive"
+            return number, wrong(port.operator, fact, event=found, expected=expected, found=found)
         if ended:
+            name = str(EventId(port, number))
             return number, wrong(port.operator, "was sent after the end of the stream", event=name)
         ended = event.end
     if ended and last in (None, number):
