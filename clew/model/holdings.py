@@ -147,8 +147,12 @@ class KeyedNumbers:
     key: tuple[str, ...]
 
     def run(self, graph: Graph, frames: Frames | None) -> tuple["array[int]", "array[int]"]:
-        tables = [table for _, table in self.records.tables(graph)]
-        return _numbers(table.select(list(self.key)) for table in tables), _numbers(tables)
+        keys: array[int] = array("Q")
+        numbers: array[int] = array("Q")
+        for table in _together(table for _, table in self.records.tables(graph)):
+            keys.extend(numbers_of(table.select(list(self.key))))
+            numbers.extend(numbers_of(table))
+        return keys, numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,19 +174,24 @@ class ReadSlice:
 
 
 def _numbers(tables: Iterable[pa.Table]) -> "array[int]":
-    """Number the records of tables of one schema; small tables together, for each costs more than its records."""
     numbers: array[int] = array("Q")
+    for table in _together(tables):
+        numbers.extend(numbers_of(table))
+    return numbers
+
+
+def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Put small tables of one schema together, for to number one costs more than its records."""
     held: list[pa.Table] = []
     rows = 0
     for table in tables:
         held.append(table)
         rows += table.num_rows
         if rows >= _TOGETHER:
-            numbers.extend(numbers_of(pa.concat_tables(held)))
+            yield pa.concat_tables(held)
             held, rows = [], 0
     if held:
-        numbers.extend(numbers_of(pa.concat_tables(held)))
-    return numbers
+        yield pa.concat_tables(held)
 
 
 @dataclass(frozen=True, slots=True)

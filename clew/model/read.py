@@ -101,7 +101,8 @@ def _postgres(url: str, schema: str) -> Any:
         connection = psycopg.connect(url, connect_timeout=10)
         connection.read_only = True
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        connection.execute("SET timezone TO 'UTC'")
+        # Between two of its pages the judge may be at work for long.
+        connection.execute("SET timezone TO 'UTC'; SET idle_in_transaction_session_timeout TO 0")
         if schema:
             connection.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(schema)))
     except psycopg.Error as error:

@@ -25,8 +25,9 @@ from clew.pipeline.contracts import FilesHeld, Held, RowsHeld
 from clew.pipeline.graph import Graph
 from clew.pipeline.schema import fixed
 
-#: How many write actions one piece of work compares.
+#: How many write actions one piece of work compares, and after how many bytes it has enough.
 CHUNK_WRITES = 50
+CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,19 @@ class _Place:
             for sender, first, count in write.events
         )
 
+    def _chunks(self, port: Port) -> Iterator[list[tuple[Part, ...]]]:
+        """Yield what all write actions of a connection write, as many at a time as make up a piece of work."""
+        batch: list[tuple[Part, ...]] = []
+        size = 0
+        for write in self._log.writes(port):
+            batch.append(self._parts(write))
+            size += sum(body.length for part in batch[-1] for body in part.bodies)
+            if len(batch) == CHUNK_WRITES or size >= CHUNK_BYTES:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
     def _schema_of(self, parts: Sequence[Part]) -> pa.Schema | None:
         """Return the schema of what a write action writes."""
         for part in parts:
@@ -143,16 +157,14 @@ class _Files(_Place):
             self._add(wrong(self._operator, fact, found=os.path.basename(extra[0])))
 
     def _works(self, port: Port, held: FilesHeld, prefix: str, expected: set[str]) -> Iterator[FilesWritten]:
-        writes = self._log.writes(port)
-        while batch := list(islice(writes, CHUNK_WRITES)):
-            files = [self._file(write, held, prefix) for write in batch]
+        for batch in self._chunks(port):
+            files = [self._file(parts, held, prefix) for parts in batch]
             expected.update(file.path for file in files)
             yield FilesWritten(port.operator, tuple(files))
 
-    def _file(self, write: Logged, held: FilesHeld, prefix: str) -> File:
-        parts = self._parts(write)
+    def _file(self, parts: tuple[Part, ...], held: FilesHeld, prefix: str) -> File:
         schema = self._schema_of(parts)
-        path = file_written(held, f"{prefix}{write.number:09d}")
+        path = file_written(held, f"{prefix}{parts[0].write:09d}")
         return File(path, held.format or "parquet", Written(parts, schema or pa.schema([]), self._log.root))
 
 
@@ -188,10 +200,8 @@ class _Table(_Place):
 
     def _written(self, schema: pa.Schema) -> Iterator[Written]:
         for writer in self._writers:
-            writes = self._log.writes(writer.port)
-            while batch := list(islice(writes, CHUNK_WRITES)):
-                parts = tuple(part for write in batch for part in self._parts(write))
-                yield Written(parts, schema, self._log.root)
+            for batch in self._chunks(writer.port):
+                yield Written(tuple(part for parts in batch for part in parts), schema, self._log.root)
 
     def _expected(self, schema: pa.Schema, key: tuple[str, ...]) -> "array[int]":
         numbers: array[int] = array("Q")
