@@ -9,6 +9,7 @@ import pytest
 from click.testing import Result
 
 from tests.app.pipelines import call, finish, log_url, start, write
+from tests.app.test_terminal import Terminal
 from tests.model.runs import change, rows
 
 TOTALS = """
@@ -190,6 +191,17 @@ def test_a_small_run_is_verified_without_spark(file: str, tmp_path: Path) -> Non
     words = ["verify", file, "--log", log_url(tmp_path)]
     done = subprocess.run([sys.executable, "-c", LIGHT, *words], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_person_at_a_terminal_sees_how_far_it_is(file: str, tmp_path: Path) -> None:
+    terminal = Terminal("verify", file, "--log", log_url(tmp_path))
+    assert terminal.finish() == 0, terminal.seen
+    shown = [
+        line for line in terminal.seen.replace("\r", "").splitlines() if line.startswith(("verifying", "explained"))
+    ]
+    places = ["numbers", "sums", "sums_sink", "sinks"]
+    assert shown[:-1] == [f"verifying: {place}" for place in places]
+    assert shown[-1].startswith("explained: ")
 
 
 def test_help_tells_the_exit_codes() -> None:
