@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from clew import Pipeline
+from clew.connectors import generator, sqlite
 from clew.ids import Port
 from clew.model.read import opened_log
 from tests.model.pipelines import (
@@ -194,6 +196,26 @@ def test_the_bytes_of_a_body_that_no_function_explains_changed(tmp_path: Path) -
     _change_bytes(made, "rates", 3)
     found = first(made.verify())
     assert (found.operator, found.event) == ("rates", "rates.out#3")
+
+
+@pytest.mark.parametrize(
+    ("edit", "fact"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-9] + b"damaged!!"), "is damaged"),
+        (lambda path: path.write_bytes(path.read_bytes()[:100]), "is damaged"),
+        (lambda path: path.unlink(), "cannot be read: No such file or directory"),
+    ],
+)
+def test_a_file_of_bodies_changed_or_removed(tmp_path: Path, edit: Callable[[Path], None], fact: str) -> None:
+    pipeline = Pipeline("wide")
+    wide = pipeline.source("wide", generator(lambda index: pa.table({"n": range(index, index + 2000)}), 5))
+    pipeline.sink(wide, sqlite(tmp_path / "sink.db", table="wide"))
+    made = finished(pipeline, tmp_path)
+    assert explained(made.verify())
+    edit(min((made.bodies / "wide").iterdir()))
+    found = first(made.verify())
+    assert (found.operator, found.event) == ("wide", "wide.out#1")
+    assert fact in found.fact
 
 
 def test_a_body_removed(singles: Finished) -> None:
