@@ -72,12 +72,14 @@ def fail(
 
     Returns also all calls of that thread.
     """
+    tally(SCHEDULED)
     faults = [f"inject={name}:error={error}:when={nth}" for name, nth in _first_to_fail(before, call, ever)]
     options = [word for fault in faults for word in ("-e", f"{fault}+" if ever else fault)]
     ending, calls = strace.run(launcher, place.job(call.thread), place.home, *options)
     hit = next((found for found in calls if found.injected), None)
     assert hit is not None, f"the fault did not fire: {ending}"
     assert hit.what == call.what, f"the fault fired at {hit}"
+    tally(FIRED)
     return ending, calls
 
 

@@ -17,7 +17,7 @@ from tests.storage import strace
 from tests.storage.launcher import GROUP, LOG, MAIN, Ending, Launcher
 from tests.storage.place import BOTH, FILES, TABLE, WINDOWS, Place, Scene, differences
 from tests.storage.strace import NAMES, SIZES, SYNCS, WRITES, Call
-from tests.storage.syscalls import SOAK, Undisturbed, each, fail, kill, kinds, spread
+from tests.storage.syscalls import LIMIT, SOAK, Undisturbed, each, fail, kill, kinds, spread
 
 SCENES = (FILES, TABLE, WINDOWS) if SOAK else (BOTH,)
 #: How many calls of each kind fail, one in each run; with all the time in the world, all.
@@ -30,6 +30,7 @@ GROWING = (*WRITES, "mkdir")
 Watch = Callable[[Scene], Undisturbed]
 Check = Callable[["Case"], tuple[Ending, list[Call]]]
 
+pytestmark = pytest.mark.timeout(LIMIT)
 sweep = pytest.mark.parametrize("scene", SCENES, ids=lambda scene: str(scene.name))
 parts = pytest.mark.parametrize("part", range(PARTS))
 
@@ -86,9 +87,10 @@ def test_scenario_11_a_disk_that_is_full_at_any_write(
     each(_cases(expected, GROWING, "ENOSPC")[part::PARTS], check)
 
 
+@parts
 @sweep
 def test_scenario_11_a_disk_that_is_full_from_any_write_on(
-    scene: Scene, undisturbed: Watch, launcher: Launcher, home: Path
+    scene: Scene, part: int, undisturbed: Watch, launcher: Launcher, home: Path
 ) -> None:
     expected = undisturbed(scene)
     survives = _survives(expected, launcher, home)
@@ -98,7 +100,7 @@ def test_scenario_11_a_disk_that_is_full_from_any_write_on(
         # Who opens the log also closes it, when all is done.
         assert case.call.thread == MAIN or ending.code == 1, "it needs no room"
 
-    each(_cases(expected, GROWING, "ENOSPC", OF_A_KIND if SOAK else 1), check)
+    each(_cases(expected, GROWING, "ENOSPC", OF_A_KIND if SOAK else 1)[part::PARTS], check)
 
 
 def _made(expected: Undisturbed, call: Call, names: Sequence[str]) -> tuple[str, ...]:
@@ -135,10 +137,11 @@ def _unsynced(calls: Sequence[Call]) -> bool:
     return False
 
 
+@parts
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "for ever"])
 @sweep
 def test_scenario_12_an_error_at_a_commit_point_is_never_swallowed(
-    scene: Scene, lasting: bool, undisturbed: Watch, launcher: Launcher, home: Path
+    scene: Scene, lasting: bool, part: int, undisturbed: Watch, launcher: Launcher, home: Path
 ) -> None:
     """What fails once is done again, or the run stops; what fails for ever stops it."""
     expected = undisturbed(scene)
@@ -150,7 +153,7 @@ def test_scenario_12_an_error_at_a_commit_point_is_never_swallowed(
         assert ending.code == 1 or (again and not lasting), "the error was swallowed"
 
     points = kinds(_commit_points(expected.calls))
-    chosen = [call for kind in points for call in spread(kind, OF_A_KIND if SOAK else 2)]
+    chosen = [call for kind in points for call in spread(kind, OF_A_KIND if SOAK else 2)][part::PARTS]
     each([Case(call, "EIO", _made(expected, call, _alike(call)) if lasting else ()) for call in chosen], check)
 
 
@@ -274,4 +277,4 @@ def test_killed_between_the_parts_of_a_short_write(undisturbed: Watch, short_wri
             place.remove()
 
     assert len(calls) > 2 * len(expected.calls)
-    each(spread([call for call in calls if call.name in WRITES], 1000 if SOAK else 16), check)
+    each(spread([call for call in calls if call.name in WRITES], 300 if SOAK else 16), check)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.figures import CAUGHT, FIRED, PLANTED, SCHEDULED, tally
 from tests.storage import strace
 from tests.storage.launcher import LOG, MAIN, Launcher
 from tests.storage.place import BOTH, FILES, HASTY, TABLE, WINDOWS, Place, Scene
 from tests.storage.planted import BUGS
 from tests.storage.power import Disk, Left, Told, Tree, record, restore
 from tests.storage.strace import WRITES, Call
-from tests.storage.syscalls import SOAK, Undisturbed, spread
+from tests.storage.syscalls import LIMIT, SOAK, Undisturbed, spread
 
 SCENES = (FILES, TABLE, WINDOWS) if SOAK else (BOTH,)
 PARTS = 24 if SOAK else 1
@@ -24,6 +25,7 @@ Watch = Callable[[Scene], Undisturbed]
 #: Yields per case what is wrong after it, or nothing.
 Search = Callable[[Undisturbed, Place, Launcher], Iterator[str]]
 
+pytestmark = pytest.mark.timeout(LIMIT)
 sweep = pytest.mark.parametrize("scene", SCENES, ids=lambda scene: str(scene.name))
 parts = pytest.mark.parametrize("part", range(PARTS))
 
@@ -98,6 +100,7 @@ def _failed_and_cut(expected: Undisturbed, place: Place, launcher: Launcher) -> 
         place.remove()
         place = place.scene.at(place.home, place.planted)
         disk = Disk(place.home)
+        tally(SCHEDULED)
         fault = ("-e", f"inject=fdatasync:error=EIO:when={sync.nth}")
         ending, calls = record(launcher, place.job(MAIN), place.home.with_suffix(".strace"), *fault)
         cuts = [
@@ -105,8 +108,9 @@ def _failed_and_cut(expected: Undisturbed, place: Place, launcher: Launcher) -> 
         ]
         failed = [call.failed for call, *_ in cuts]
         assert sum(failed) == 1, "the fault did not fire"
+        tally(FIRED)
         at = failed.index(True)
-        for call, tree, kernels in spread(cuts[at + 1 :], 100 if SOAK else 3):
+        for call, tree, kernels in spread(cuts[at + 1 :], 10 if SOAK else 3):
             # A run that stops acknowledges nothing more; one that goes on has acknowledged what it has synced.
             acknowledged = cuts[at - 1][2] if ending.code else kernels
             if not _logged(place, acknowledged) <= _logged(place, tree):
@@ -180,4 +184,9 @@ FOUND_BY: dict[str, tuple[Scene, Search]] = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str, undisturbed: Watch, launcher: Launcher, home: Path) -> None:
     scene, search = FOUND_BY.get(bug, (BOTH, _cut("synced")))
-    assert any(search(undisturbed(scene), scene.at(home / "run", bug), launcher)), f"nobody notices that {bug}"
+    for wrong in search(undisturbed(scene), scene.at(home / "run", bug), launcher):
+        tally(PLANTED, bug)
+        if wrong:
+            tally(CAUGHT, bug)
+            return
+    pytest.fail(f"nobody notices that {bug}")

@@ -9,7 +9,7 @@ from tests.storage import strace
 from tests.storage.launcher import GROUP, LOG, MAIN, Launcher
 from tests.storage.place import BOTH, FILES, TABLE, WINDOWS, Scene
 from tests.storage.strace import Call
-from tests.storage.syscalls import SOAK, Undisturbed, each, kill, snapshot, spread
+from tests.storage.syscalls import LIMIT, SOAK, Undisturbed, each, kill, snapshot, spread
 
 #: How many calls are tried; with all the time in the world, all of three pipelines.
 KILLS = 100
@@ -17,6 +17,8 @@ KILLS_IN_RECOVERY = 20
 SCENES = (FILES, TABLE, WINDOWS) if SOAK else (BOTH,)
 #: Into how many tests they are cut, so that several processes can share them.
 PARTS = 24 if SOAK else 4
+
+pytestmark = pytest.mark.timeout(LIMIT)
 
 Watch = Callable[[Scene], Undisturbed]
 
