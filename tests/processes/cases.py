@@ -94,22 +94,29 @@ _SOME = ("after-generate", "inside-commit", "after-commit", "sink-before-commit"
 COLLECTING = [Case("sales", ("before-collect#2",)), Case("sales", ("after-collect#2",))]
 
 
-def once(server: bool = False) -> list[Case]:
-    """Return the cases with one crash: on SQLite for every kind of operator, on a server for every crash point."""
+def once(server: bool = False, alike: bool = True) -> list[Case]:
+    """Return the cases with one crash: on SQLite for every kind of operator, on a server for every crash point.
+
+    With `alike` some are in operators of the same kind, too.
+    """
     cases = [
         Case(pipeline, (f"{point}@{operator}#{nth}",))
         for pipeline, operators in OPERATORS.items()
         for operator, kind in operators.items()
         for point, nth in kind.items()
-        if SOAK or operator not in ALIKE or point in _SOME
+        if SOAK or operator not in ALIKE or (alike and point in _SOME)
     ]
-    return _one_each([*cases, *COLLECTING]) if server and not SOAK else [*cases, *COLLECTING]
+    if not server or SOAK:
+        return [*cases, *COLLECTING]
+    # What decides on a value that never comes again is tried where there are such values.
+    drawn = {*_SOME, *(OBSERVED.keys() - REPLAYED.keys())}
+    return one_each([*(case for case in cases if (case.pipeline == "drawn") is (case.point in drawn)), *COLLECTING])
 
 
 def twice(mode: Mode, server: bool = False) -> list[Case]:
     """Return the cases with a crash in the middle of a run and one at each point of the recovery from it."""
-    # What has nothing to do with a server is not tried on one.
-    alike = () if SOAK else (*ALIKE, "tag_files", *(("paid_sink", "tag", "prices") if server else ()))
+    # On a server one source, one operator in the middle and one writer: that of a table.
+    alike = () if SOAK else (*ALIKE, "tag_files", *(("paid_sink", *OPERATORS["drawn"]) if server else ()))
     return [
         Case(pipeline, (first, f"{point}@{operator}#{_again(mode, point)}"))
         for pipeline, operators in OPERATORS.items()
@@ -148,7 +155,7 @@ def _again(mode: Mode, point: str) -> int:
     return 3 if point == "before-write" else 2
 
 
-def _one_each(cases: Iterable[Case]) -> list[Case]:
+def one_each(cases: Iterable[Case]) -> list[Case]:
     """Return each crash point once, in one operator after the other."""
     by_point: dict[str, list[Case]] = {}
     for case in cases:

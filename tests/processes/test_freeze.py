@@ -20,7 +20,7 @@ LONGEST_WAIT = 40.0
 def _cases(server: bool) -> list[Case]:
     # The check of an undone write is part of a recovery.
     checks = [case for case in twice("freeze", server) if case.point == "before-write-check"]
-    return [*once(server), *(checks if SOAK else checks[:4])]
+    return [*once(server, alike=False), *(checks if SOAK else checks[:4])]
 
 
 def _held(server: bool) -> list[Case]:
