@@ -15,7 +15,7 @@ from tests.postgres_server import PostgresServer
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    help = "end with the table of figures, and fail where one is not reached: of `make test`, or of `make soak`"
+    help = "end with the table of figures, with those that are not reached marked: of `make test`, or of `make soak`"
     parser.addoption("--figures", choices=("test", "soak"), help=help)
 
 
@@ -32,15 +32,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     scenario = re.search(r"test_scenario_(\d+)", report.nodeid)
     if scenario and report.when == "call" and report.passed and "PYTEST_XDIST_WORKER" not in os.environ:
         figures.tally(figures.SCENARIO, str(int(scenario[1])))
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the session where the whole suite ran and a figure was not reached."""
-    asked = session.config.getoption("--figures")
-    if asked and "PYTEST_XDIST_WORKER" not in os.environ and session.exitstatus == 0:
-        reached = figures.write(figures.total(os.environ[figures.PLACE]), asked == "soak", lambda line: None)
-        session.exitstatus = session.exitstatus if reached else pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
