@@ -27,5 +27,6 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
             continue
         seen.add(page)
         todo += [(page.parent / link.partition("#")[0]).resolve() for link in links(page) if "://" not in link]
-    decisions = {page for page in PAGES if page.parent.name == "decisions"}
-    assert [page for page in PAGES if page not in seen | decisions] == []
+    # Why things are as they are, and how far they are: for those who change them, not for those who use them.
+    inner = {page for page in PAGES if page.parent.name == "decisions" or page.name == "progress.md"}
+    assert [page for page in PAGES if page not in seen | inner] == []
