@@ -15,7 +15,7 @@ from tests.postgres_server import PostgresServer
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    help = "end with the table of figures, with those that are not reached marked: of `make test`, or of `make soak`"
+    help = "end with the table of figures, of `make test` or of `make soak`, and fail when one is not reached"
     parser.addoption("--figures", choices=("test", "soak"), help=help)
 
 
@@ -32,6 +32,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     scenario = re.search(r"test_scenario_(\d+)", report.nodeid)
     if scenario and report.when == "call" and report.passed and "PYTEST_XDIST_WORKER" not in os.environ:
         figures.tally(figures.SCENARIO, str(int(scenario[1])))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail when a figure that was asked for is not reached; the table marks it."""
+    asked = session.config.getoption("--figures")
+    if asked and exitstatus == pytest.ExitCode.OK and "PYTEST_XDIST_WORKER" not in os.environ:
+        lines = figures.table(figures.total(os.environ[figures.PLACE]), asked == "soak")
+        if not all(line.reached for line in lines):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

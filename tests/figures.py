@@ -58,7 +58,7 @@ def table(figures: Counter[str], soak: bool) -> Iterator[Line]:
     schedules = 200_000 if soak else 3_000
     points = len(POINTS)
     yield _least("simulated schedules", figures[SCHEDULES], schedules)
-    yield _least("  half of them with two faults or more", figures[SEVERAL], schedules // 2)
+    yield _least("  half of them with two faults or more", figures[SEVERAL], max(schedules, figures[SCHEDULES]) // 2)
     yield _all("crash points hit and recovered, of those listed", _distinct(figures, POINT), points)
     yield _all("  and again during recovery", _distinct(figures, POINT_IN_RECOVERY), points)
     yield _least("system-call kill points", figures[CALLS], 1_000 if soak else 100)
@@ -81,8 +81,8 @@ def _distinct(figures: Counter[str], figure: str) -> int:
     return sum(1 for name in figures if name.startswith(f"{figure}: "))
 
 
-def write(figures: Counter[str], soak: bool, say: Callable[[str], None]) -> bool:
-    """Write the table; returns whether everything that was wanted was reached."""
+def write(figures: Counter[str], soak: bool, say: Callable[[str], None]) -> None:
+    """Write the table, and in how many schedules each canary was caught."""
     lines = list(table(figures, soak))
     width = max(len(line.figure) for line in lines)
     for line in lines:
@@ -90,4 +90,3 @@ def write(figures: Counter[str], soak: bool, say: Callable[[str], None]) -> bool
     for name in sorted(name for name in figures if name.startswith(f"{CAUGHT}: ")):
         canary = name.partition(": ")[2]
         say(f"  {canary}: found in {figures[name]} of {figures[f'{PLANTED}: {canary}']} schedules")
-    return all(line.reached for line in lines)

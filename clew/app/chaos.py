@@ -18,9 +18,8 @@ from clew.app.terminal import FAILED, UNDECIDED, complain, explained, print_json
 from clew.app.verdict import as_mapping, exit_code, print_verdict
 from clew.errors import SetupFailed
 from clew.model.certificate import Verdict
-from clew.model.verify import verify
 from clew.pipeline.graph import Graph
-from clew.run import KINDS, ChaosFault, ChaosOutcome, ChaosPlace, Kind, Log, draw, kinds_for, masked
+from clew.run import KINDS, ChaosFault, ChaosOutcome, ChaosPlace, Kind, Log, draw, kinds_for, masked, program_of, verify
 from clew.run import chaos as run_under_faults
 from clew.run import status as read_status
 from clew.trace import load
@@ -103,14 +102,15 @@ def chaos(
     with explained():
         if not sys.platform.startswith("linux"):
             raise SetupFailed(f"clew chaos runs on Linux only, and this is {sys.platform}", "run it on Linux")
-        graph = Target.parse(file).graph()
+        target = Target.parse(file)
+        graph = target.graph()
         place = request.place(graph)
         drawn = draw(graph, chosen, faults, _kinds(request, place))
         _prepare(graph, request, place)
         _announce(graph, request, drawn)
         directory = request.directory(graph)
         outcome = run_under_faults(lambda url: request.command(graph, url), place, directory, drawn, _say)
-        verdict = _judge(graph, place, directory) if not outcome.failure else None
+        verdict = _judge(graph, target, request) if not outcome.failure else None
         if as_json:
             print_json(_as_json(graph, request, outcome, verdict))
         else:
@@ -170,9 +170,13 @@ def _announce(graph: Graph, request: Request, drawn: Sequence[ChaosFault]) -> No
     _say(f"seed {request.seed} drew: {'; '.join(str(fault) for fault in drawn)}")
 
 
-def _judge(graph: Graph, place: Log, directory: Path) -> Verdict:
+def _judge(graph: Graph, target: Target, request: Request) -> Verdict:
     _say("the run has finished; it is verified")
-    return verify(graph, place.url, place.bodies, trace=load(str(ChaosPlace(directory).trace)))
+    place, trace = request.place(graph), ChaosPlace(request.directory(graph)).trace
+    return verify(
+        graph, log=place.url, bodies=str(place.bodies), master=request.master,
+        program=lambda: program_of(target.path, target.name), trace=[str(trace)],
+    )  # fmt: skip
 
 
 def _show(outcome: ChaosOutcome) -> None:

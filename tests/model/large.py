@@ -1,6 +1,6 @@
-"""Runs a pipeline of many small events, or verifies its run, and says how long it took and in how much memory.
+"""Runs a pipeline of many small events, or verifies its run there, and says how long it took and in how much memory.
 
-    python -m tests.model.large run|verify DIRECTORY EVENTS
+    python -m tests.model.large run|inline|spark DIRECTORY EVENTS
 
 A process of its own, because memory is counted per process.
 """
@@ -10,7 +10,7 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,14 +46,14 @@ def _numbers(index: int) -> pa.Table:
     return pa.table({"n": [index, index + 1], "x": [index / 7, 1.0]})
 
 
-def main(what: str, directory: Path, events: int) -> dict[str, Any]:
+def main(what: Literal["run", "inline", "spark"], directory: Path, events: int) -> dict[str, Any]:
     made, url = pipeline(directory, events), f"sqlite:///{directory / 'log.db'}"
     began = time.monotonic()
     answer: dict[str, Any] = {}
     if what == "run":
         run(made, log=url, engine="inline")
     else:
-        verdict = verify(made, log=url, engine="inline")
+        verdict = verify(made, log=url, engine=what)
         answer = {"verdict": verdict.word, "findings": [str(finding) for finding in verdict.findings]}
         answer |= {"counts": verdict.counts, "logged": size(made.graph(), url)}
     used = resource.getrusage(resource.RUSAGE_SELF)
