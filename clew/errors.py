@@ -198,21 +198,6 @@ class TurnTimedOut(ClewError):
 
 
 @dataclass(eq=False)
-class LateRecord(ClewError):
-    """A record came after its window was closed."""
-
-    port: str
-    window: str
-    closed: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.port} received records of the window {self.window}, but windows up to {self.closed} are "
-            "closed; Tumbling expects records in time order, so sort the source by its time column"
-        )
-
-
-@dataclass(eq=False)
 class TypeRefused(ClewError):
     """A column's type cannot pass through Spark without loss."""
 

@@ -96,6 +96,15 @@ class Certificate(Protocol):
     def states(self, operator: str) -> Iterator[tuple[int, Any]]:
         """Yield (Input Set, global state that it saw), in the order in which they were logged."""
 
+    def decisions(self, operator: str) -> Iterator[tuple[int, Any]]:
+        """Yield what the clock made an operator decide: (its place in the order of the events taken, what)."""
+
+    def rejoined(self, receiver: Port) -> Iterator[tuple[int, int]]:
+        """Yield (event, Input Set) for events that joined a further Input Set after they were taken."""
+
+    def late(self, operator: str) -> dict[str, int]:
+        """Return how many records the operator has counted as late, by function."""
+
     def bodies(self, port: Port, first: int, count: int) -> Sequence[Body]:
         """Return the bodies of these events, in order; fewer where some are not in the log."""
 

@@ -17,7 +17,8 @@ import pyarrow.ipc as ipc
 from clew.errors import ClewError
 from clew.ids import EventId
 from clew.model.certificate import Body, EventWrong
-from clew.model.windows import of_window
+from clew.model.declared import of_window
+from clew.model.windows import Records
 from clew.pipeline.graph import Generative, OperatorSpec
 from clew.pipeline.operators import Event, InputSet
 from clew.pipeline.schema import conform, fixed, normalise
@@ -45,6 +46,8 @@ class Given:
     state: Any = None
     #: What side-effect reads found, in order, by connection.
     answers: Mapping[str, Sequence[pa.Table]] = field(default_factory=dict)
+    #: Which records of its events it has, where the key does not tell.
+    records: Records | None = None
 
 
 @dataclass
@@ -137,9 +140,8 @@ def _tables(given: Given, function: Generative) -> Iterator[pa.Table]:
         if port not in given.schemas:
             yield pa.table({})
             continue
-        tables = [table for name, _, table in given.events if name == port]
-        whole = pa.concat_tables(tables or [given.schemas[port].empty_table()])
-        yield of_window(function.window, whole, given.key)
+        own = [event for event in given.events if event[0] == port]
+        yield of_window(function.window, own, given.schemas[port], given.key, given.records, given.state)
 
 
 def _by_port(result: Any, function: Generative) -> Iterator[tuple[str, pa.Table]]:

@@ -21,7 +21,7 @@ from clew.ids import Port
 from clew.model.certificate import Answer, Body, Logged, Sent, Taken
 
 #: The version of the tables that this module knows.
-VERSION = 1
+VERSION = 2
 
 _PAGE = 2_000
 
@@ -230,6 +230,24 @@ class Log:
         sql = "SELECT input_set, state FROM state_event WHERE operator = ? ORDER BY state_id"
         return ((int(number), json.loads(state)) for number, state in self._database.rows(sql, operator))
 
+    def decisions(self, operator: str) -> Iterator[tuple[int, Any]]:
+        if self.version < 2:
+            return iter(())
+        sql = "SELECT seq, decision FROM decision WHERE operator = ? ORDER BY seq"
+        return ((int(seq), json.loads(decision)) for seq, decision in self._database.rows(sql, operator))
+
+    def rejoined(self, receiver: Port) -> Iterator[tuple[int, int]]:
+        if self.version < 2:
+            return
+        sql = "SELECT first, count, input_set FROM rejoined WHERE operator = ? AND port = ?"
+        for first, count, input_set in self._database.rows(sql, *receiver):
+            yield from ((number, int(input_set)) for number in range(first, first + count))
+
+    def late(self, operator: str) -> dict[str, int]:
+        for (text,) in self._database.rows("SELECT state FROM latest_state WHERE operator = ?", operator):
+            return late_of(json.loads(text))
+        return {}
+
     def bodies(self, port: Port, first: int, count: int) -> Sequence[Body]:
         found: list[Body] = []
         for start, run in self._runs(port, first, first + count):
@@ -293,6 +311,11 @@ class Log:
     def pending(self, source: str) -> bool:
         sql = "SELECT 1 FROM read_event WHERE operator = ? AND input_set IS NULL AND lengths IS NOT NULL"
         return any(True for _ in self._database.rows(sql, source))
+
+
+def late_of(state: Any) -> dict[str, int]:
+    """Return what the global state of an operator with windows has counted as late, by function."""
+    return {name: own["late"] for name, own in state.items() if isinstance(own, dict) and "late" in own}
 
 
 def _taken(run: Sequence[Sequence[Any]]) -> Iterator[Taken]:

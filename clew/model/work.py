@@ -15,9 +15,10 @@ import pyarrow as pa
 from clew.ids import EventId, Port
 from clew.model.certificate import Body, EventWrong, Finding, wrong
 from clew.model.compare import number_of, numbers_of, rows_of, same_rows, shown, unmatched
+from clew.model.declared import courses
 from clew.model.interpret import Frames, Given, Made, as_sent, bytes_of, interpret, interpret_rows, records
 from clew.model.replay import Claim
-from clew.model.windows import Course, courses
+from clew.model.windows import Course
 from clew.pipeline.graph import Graph, OperatorSpec
 
 
@@ -166,7 +167,9 @@ class Recompute:
         answers = {
             name: [records(body, self.root, None, name) for body in found] for name, found in one.answers.items()
         }
-        return Given(spec, claim.function, claim.key, claim.input_set, events, self.inputs, claim.state, answers)
+        return Given(
+            spec, claim.function, claim.key, claim.input_set, events, self.inputs, claim.state, answers, claim.records
+        )
 
     def _input(self, spec: OperatorSpec, one: Evidence, port: str, number: int) -> pa.Table:
         event = str(EventId(spec.inputs[port], number))

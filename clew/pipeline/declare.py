@@ -11,7 +11,16 @@ import pyarrow as pa
 from clew.errors import GraphError, TypeRefused
 from clew.ids import Port
 from clew.pipeline.contracts import Connection, Sink, Source
-from clew.pipeline.graph import Capacity, Generative, Graph, OperatorSpec, Settings, Style, build
+from clew.pipeline.graph import (
+    Capacity,
+    Generative,
+    Graph,
+    OperatorSpec,
+    Settings,
+    Style,
+    build,
+    late_function,
+)
 from clew.pipeline.location import caller
 from clew.pipeline.operators import Operator
 from clew.pipeline.schema import fixed
@@ -84,9 +93,12 @@ class Pipeline:
             style, parameters = self._inspect(function, own, where)
             ports = self._inputs(inputs, own, where, parameters)
             generative = Generative(function.__name__, function, style, window or Each(), sent, row_local)
+            late = late_function(generative, tuple(ports))
+            self._check_window(generative, own, len(ports), where)
             self._add(
                 OperatorSpec(
-                    own, where, self._settings(settings, own, where), ports, sent, (generative,),
+                    own, where, self._settings(settings, own, where), ports, (*sent, *_outputs(late)),
+                    (generative, *late),
                     schemas=self._schemas(schema, sent, where),
                 )
             )  # fmt: skip
@@ -170,11 +182,21 @@ class Pipeline:
         for index, spec in enumerate(self._specs):
             if spec.name == name:
                 self._count(generative.name, len(parameters), len(spec.inputs), where)
+                self._check_window(generative, name, len(spec.inputs), where)
+                own = (generative, *late_function(generative, tuple(spec.inputs)))
                 self._specs[index] = replace(
-                    spec, functions=(*spec.functions, generative), outputs=(*spec.outputs, *generative.outputs)
+                    spec, functions=(*spec.functions, *own), outputs=(*spec.outputs, *_outputs(own))
                 )
                 return
         self._wrong(f"{generative.name} is declared for unknown operator {name}", where)
+
+    def _check_window(self, generative: Generative, name: str, inputs: int, where: str) -> None:
+        if inputs > 1 and not generative.window.many_ports:
+            self._wrong(
+                f"{generative.window!r} of {name} follows one input, but {inputs} are given; join them before with "
+                "union",
+                where,
+            )
 
     def _generatives(self, operator: Operator, name: str, sent: tuple[str, ...], where: str) -> tuple[Generative, ...]:
         if not isinstance(operator, Operator):
@@ -271,6 +293,10 @@ class Pipeline:
                 where,
             )
         return style, parameters
+
+
+def _outputs(functions: Sequence[Generative]) -> tuple[str, ...]:
+    return tuple(port for function in functions for port in function.outputs)
 
 
 #: Whose DataFrame or Table an annotation means; other libraries use the same names.

@@ -46,6 +46,13 @@ class Part:
     def __reduce__(self) -> tuple[Any, ...]:
         return Part, (self.port, self.first, self.bodies)
 
+    def runs(self) -> Iterator[tuple[int, Bodies]]:
+        """Yield the runs of bodies, each with the number of its first event."""
+        first = self.first
+        for run in self.bodies:
+            yield first, run
+            first += len(run)
+
 
 @dataclass(frozen=True, slots=True)
 class SetWork:
@@ -55,7 +62,8 @@ class SetWork:
     function: str
     key: Any
     parts: tuple[Part, ...]
-    state: Mapping[str, Any] | None = None
+    #: What it saw of the global state when it closed, where its function sees any.
+    state: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SetWork, (self.number, self.function, self.key, self.parts, self.state)
@@ -257,8 +265,8 @@ class _Generation:
                 # Nothing was ever received there, so its columns are not known.
                 yield pa.table({})
                 continue
-            tables = [event.table for event in events if event.port == port] or [schema.empty_table()]
-            yield window.select(pa.concat_tables(tables), work.key)
+            own = [(event.id.number, event.table) for event in events if event.port == port]
+            yield window.select(own or [(0, schema.empty_table())], work.key, work.state)
 
     def _store(self, stretch: Sequence[tuple[InputSetId, _Made]]) -> Productions:
         """Store the bodies of consecutive Input Sets, all in one file, and return their productions."""

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from clew.ids import Port
 from clew.model.certificate import Answer, Body, Logged, Sent, Taken
+from clew.model.read import late_of
 from clew.pipeline.schema import from_bytes
 from clew.protocol.rows import Bodies
 from tests.simulation.journal import Journal
@@ -54,7 +55,19 @@ class Evidence:
             seqs = {entry.seq for entry in entries if entry.seq}
             if seqs:
                 (seq,) = seqs
-                yield Taken(seq, number, tuple(entry.input_set for entry in entries if entry.input_set))
+                yield Taken(seq, number, tuple(e.input_set for e in entries if e.input_set and not e.rejoined))
+
+    def rejoined(self, receiver: Port) -> Iterator[tuple[int, int]]:
+        for number, entries in self._rows.entries.get(receiver, {}).items():
+            yield from ((number, entry.input_set) for entry in entries if entry.rejoined and entry.input_set)
+
+    def decisions(self, operator: str) -> Iterator[tuple[int, Any]]:
+        rows = self._rows.decisions.get(operator, {})
+        return ((seq, json.loads(decision)) for seq, decision in sorted(rows.items()))
+
+    def late(self, operator: str) -> dict[str, int]:
+        row = self._rows.states.get(operator)
+        return late_of(row.state) if row is not None else {}
 
     def lineage(self, port: Port) -> Iterator[tuple[int, int]]:
         return iter(self._rows.lineage.get(port, []))
