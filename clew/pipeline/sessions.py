@@ -98,7 +98,8 @@ class Session(EventTime):
         row = memory.keyed[key[0]]
         session = self._session(key, memory)
         row["open"].remove(session)
-        late = row["late"]
+        # The next event of the turn may add to the row's.
+        late = list(row["late"])
         if not row["open"]:
             del memory.keyed[key[0]]
         return {"from": session[0], "to": session[1], "without": late}
