@@ -5,7 +5,7 @@ told by facts that the run computed: times and keys are read from the records ag
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,10 +131,11 @@ class SessionCourse(_Timed):
         super().__init__(window, ports)
         self._window = window
         self._open: dict[str, list[_Sitting]] = {}
-        #: By key, the late records of events that may be in its open sessions: (event, first time, last time).
+        #: By key, what none of its open sessions has: times of events up to one, as (event, first time, last time).
         self._left_out: dict[str, list[list[int]]] = {}
         self._gone: list[tuple[Any, Any]] = []
         self._closed: dict[tuple[str, int, int], tuple[_Sitting, list[list[int]]]] = {}
+        self._number = 0
 
     def facts(self, table: pa.Table) -> Any:
         columns = self._window.columns
@@ -153,10 +154,11 @@ class SessionCourse(_Timed):
                     late.append([event.number, stretch[0][0], stretch[-1][0]])
                 else:
                     joined.append(sitting)
-            if self._open.get(key):
-                self._left_out.setdefault(key, []).extend(late)
+            for one in late if self._open.get(key) else ():
+                self._leave_out(key, one)
         self.missed = sorted(missed)
         self.late += len(missed)
+        self._number = event.number
         self._see(event.port, [time for time, _ in event.facts])
         # A session that another record has joined to an earlier one goes by that one's beginning.
         now = {id(sitting): sitting.began for sittings in self._open.values() for sitting in sittings}
@@ -203,32 +205,41 @@ class SessionCourse(_Timed):
         return gone
 
     def complete(self) -> Sequence[Any]:
-        return self._close(lambda time: self._over(time))
+        return self._close(self._over)
 
     def rest(self) -> Sequence[Any]:
         return self._close(lambda time: True)
 
-    def _close(self, over: Any) -> Sequence[Any]:
-        done = []
-        for key, sittings in self._open.items():
-            for one in [one for one in sittings if over(self._fires(one))]:
-                done.append((self._fires(one), one.began))
-                self._closed[one.began] = (one, self._left_out.get(key, []))
-        done.sort()
-        for _, began in done:
-            self._open[began[0]].remove(self._closed[began][0])
-        for key in {began[0] for _, began in done}:
-            if not self._open[key]:
+    def _close(self, over: Callable[[int], bool]) -> Sequence[Any]:
+        done = [
+            (self._fires(one), one.began, one)
+            for sittings in self._open.values()
+            for one in sittings
+            if over(self._fires(one))
+        ]
+        for _, began, one in sorted(done, key=lambda item: item[:2]):
+            key = began[0]
+            self._open[key].remove(one)
+            self._closed[began] = (one, list(self._left_out.get(key, [])))
+            if self._open[key]:
+                self._leave_out(key, [self._number, one.first, one.last])
+            else:
                 del self._open[key]
                 self._left_out.pop(key, None)
-        return [began for _, began in done]
+        return [began for _, began, _ in sorted(done, key=lambda item: item[:2])]
+
+    def _leave_out(self, key: str, one: list[int]) -> None:
+        """Remember what no open session of a key has, as far as these hold events that old."""
+        oldest = min(sitting.began[1] for sitting in self._open[key])
+        kept = [*self._left_out.get(key, []), one]
+        self._left_out[key] = [left for left in kept if left[0] >= oldest]
 
     def _fires(self, sitting: _Sitting) -> int:
         return sitting.last + self._window.pause + self._window.waits
 
     def state(self, key: Any) -> Any:
         sitting, left_out = self._closed[key]
-        return {"from": sitting.first, "to": sitting.last, "without": list(left_out)}
+        return {"from": sitting.first, "to": sitting.last, "without": left_out}
 
     def records(self, key: Any) -> Records | None:
         return {event: sorted(places) for event, places in self._closed.pop(key)[0].records.items()}

@@ -12,7 +12,7 @@ from clew.errors import GraphError
 from clew.pipeline.keys import key_columns, key_text, keys_of, of_key
 from clew.pipeline.times import Duration, microseconds
 from clew.pipeline.timewindows import EventTime
-from clew.pipeline.windows import Header, Key, Late, Memory
+from clew.pipeline.windows import Header, Key, Late, Memory, State
 
 #: The key of records without keys.
 _ALL = key_text(())
@@ -42,6 +42,10 @@ class Session(EventTime):
         if self.pause < 1:
             raise GraphError(f"Session({self.gap!r}) has no gap; give it one above zero")
         self._prepare(self.gap, self.on)
+
+    def initial(self, ports: Sequence[str]) -> State:
+        # With the number of the event taken last.
+        return {**super().initial(ports), "taken": 0}
 
     @property
     def whole(self) -> bool:
@@ -85,9 +89,9 @@ class Session(EventTime):
         became: dict[Key, Key] = {}
         keys = [self._join(text, lo, hi, event.number, memory, became) for text, lo, hi, _, late in judged if not late]
         for text, lo, hi, _, late in judged:
-            # The event may be in a session of the key with its other records: these must be left out there.
             if late and text in memory.keyed:
-                memory.keyed[text]["late"].append([event.number, lo, hi])
+                self._leave_out(memory.keyed[text], event.number, lo, hi)
+        memory.shared["taken"] = event.number
         self._see(event, event.facts[0], memory)
         return list(dict.fromkeys(_follow(became, key) for key in keys))
 
@@ -99,10 +103,23 @@ class Session(EventTime):
         session = self._session(key, memory)
         row["open"].remove(session)
         # The next event of the turn may add to the row's.
-        late = list(row["late"])
-        if not row["open"]:
+        seen = {"from": session[0], "to": session[1], "without": list(row["without"])}
+        if row["open"]:
+            self._leave_out(row, memory.shared["taken"], session[0], session[1])
+        else:
             del memory.keyed[key[0]]
-        return {"from": session[0], "to": session[1], "without": late}
+        return seen
+
+    def _leave_out(self, row: Any, number: int, lo: int, hi: int) -> None:
+        """Remember that no session that is open has records of this time of events up to this one.
+
+        They came late, or a session that has fired had them. The events may be in an open session with other records
+        of the key, and that session may still grow over this time. What is older than all open sessions is forgotten.
+        """
+        began = min(one[2] for one in row["open"])
+        row["without"] = [left for left in row["without"] if left[0] >= began]
+        if number >= began:
+            row["without"].append([number, lo, hi])
 
     def select(self, events: Sequence[tuple[int, pa.Table]], key: Key, seen: Any) -> pa.Table:
         parts = [self._of_session(table, number, key[0], seen) for number, table in events]
@@ -129,7 +146,7 @@ class Session(EventTime):
 
     def _join(self, text: str, lo: int, hi: int, number: int, memory: Memory, became: dict[Key, Key]) -> Key:
         """Let a stretch join the sessions near it, which become one, or begin a session; return its key."""
-        row = memory.keyed.setdefault(text, {"open": [], "late": []})
+        row = memory.keyed.setdefault(text, {"open": [], "without": []})
         near = [one for one in row["open"] if lo < one[1] + self.pause and one[0] < hi + self.pause]
         if not near:
             row["open"].append([lo, hi, number, lo])
@@ -155,8 +172,8 @@ class Session(EventTime):
             return own
         times = self.time.numbers(own)
         within = _between(times, seen["from"], seen["to"])
-        for event, lo, hi in seen["without"]:
-            if event == number:
+        for upto, lo, hi in seen["without"]:
+            if number <= upto:
                 within = pc.and_not(within, _between(times, lo, hi))
         return own.filter(within)
 

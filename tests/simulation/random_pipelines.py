@@ -1,7 +1,7 @@
 """Pipelines drawn at random: chains, fans, joins, windows, writers, sources and functions of every kind.
 
-A `Blueprint` is a plain value whose repr declares the pipeline again. Records are always (n, t, k), so that any operator
-can follow any other: `t` is the event time, which is out of order now and then, and `k` a key.
+A `Blueprint` is a plain value whose repr declares the pipeline again. Records are always (n, t, k), so that any
+operator can follow any other: `t` is the event time, which is out of order now and then, and `k` a key.
 """
 
 from collections.abc import Callable, Collection, Sequence
