@@ -3,7 +3,7 @@
 import json
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -13,8 +13,9 @@ import pytest
 from clew.errors import ClewError, GraphError, TypeRefused
 from clew.ids import InputSetId, Port
 from clew.pipeline.operators import WindowLogic
-from clew.pipeline.timewindows import Tumbling
-from clew.pipeline.windows import Batch, Count, Each, Late, Window
+from clew.pipeline.sessions import Session
+from clew.pipeline.timewindows import Sliding, Tumbling
+from clew.pipeline.windows import Batch, Count, Each, Every, Late, Window
 from clew.protocol.log.alg2_update import Update, update
 from clew.protocol.log.context import Arrival, InputSet, Keyed, Memory, Opened, fresh
 from clew.protocol.log.layers import Layers
@@ -357,3 +358,116 @@ def test_windows_by_number_need_no_facts() -> None:
     assert not logic.needs_facts
     assert logic.fingerprint == ""
     assert [closed.label for closed in taken(logic, None).closed] == [("f", 1)]
+
+
+# The clock.
+
+
+@dataclass
+class Watching:
+    """A clock that stands until it is set."""
+
+    now: int = 0
+    waiting: bool = True
+    decided: int | None = None
+    heard: dict[str, int] = field(default_factory=dict)
+
+    def quiet(self, port: str) -> int:
+        return self.now - self.heard.get(port, 0)
+
+
+def ask(run: Run, clock: Watching) -> list[Any] | None:
+    """Let the clock decide; returns what is complete then, or None where there was nothing to decide."""
+    decision = json.loads(json.dumps(run.window.decide(run.memory, clock)))
+    if decision is None:
+        return None
+    run.window.follow(decision, run.memory)
+    return run.ready()
+
+
+def test_an_idle_port_holds_time_back_no_longer() -> None:
+    run, clock = Run(Tumbling("1 hour", on="t", idle="30 seconds"), ("a", "b")), Watching()
+    run.take([0, 5 * HOUR], "a")
+    assert ask(run, clock) is None
+    clock.now, clock.heard = 30_000_000, {"a": 1}
+    assert run.window.patience(run.memory, clock) == 0
+    assert ask(run, clock) == [0]
+    assert ask(run, clock) is None, "it is decided once"
+
+
+def test_a_port_that_wakes_up_does_not_turn_time_back() -> None:
+    run, clock = Run(Tumbling("1 hour", on="t", idle="30 seconds"), ("a", "b")), Watching(30_000_000)
+    clock.heard = {"a": 1}
+    run.take([0, 5 * HOUR], "a")
+    assert ask(run, clock) == [0]
+    assert run.take([HOUR, 6 * HOUR], "b") == []
+    assert run.late == Late(1, [HOUR])
+    # Now it counts again: time goes on with the slower of the two.
+    assert run.take([9 * HOUR], "a") == [5 * HOUR]
+    assert run.rest() == [6 * HOUR, 9 * HOUR]
+
+
+def test_a_port_that_is_idle_by_its_end_is_no_more_asked() -> None:
+    run, clock = Run(Tumbling("1 hour", on="t", idle="30 seconds"), ("a", "b")), Watching(90_000_000)
+    run.end("a")
+    run.end("b")
+    assert (ask(run, clock), run.window.patience(run.memory, clock)) == (None, None)
+
+
+def test_a_stretch_of_the_clock_is_an_input_set() -> None:
+    run, clock = Run(Every("10 seconds")), Watching(3_000_000)
+    assert ask(run, clock) == []
+    assert [run.take(), run.take()] == [[], []]
+    assert run.window.patience(run.memory, clock) == 7_000_000
+    assert ask(run, clock) is None
+    clock.now = 10_000_000
+    assert ask(run, clock) == [0]
+    assert run.take() == []
+    assert run.rest() == [1]
+
+
+def test_a_clock_that_nobody_waits_for_decides_nothing() -> None:
+    run, clock = Run(Every("10 seconds")), Watching(3_000_000)
+    clock.waiting = False
+    assert (ask(run, clock), run.window.patience(run.memory, clock)) == (None, None)
+
+
+def test_a_clock_that_is_set_back_reopens_nothing() -> None:
+    run, clock = Run(Every("10 seconds")), Watching(33_000_000)
+    assert ask(run, clock) == []
+    run.take()
+    clock.now = 1_000_000
+    assert ask(run, clock) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Every(10), "not a stretch of time"),
+        (lambda: Every("0 seconds"), "not a stretch of time"),
+        (lambda: Tumbling("1 hour", on=""), "does not know when"),
+        (lambda: Tumbling("1 hour", on="t", lateness=5), "two ways"),
+        (lambda: Tumbling("1 hour", on="t", idle=5), "idle is a duration"),
+        (lambda: Tumbling("1 hour", on="t", by=[]), "does not make a key"),
+        (lambda: Tumbling("1 hour", on="t", by=["a", "a"]), "does not make a key"),
+        (lambda: Tumbling("1 hour", on="t", by="a", key_groups=0), "no place for a key"),
+        (lambda: Sliding("1 hour", "2 hours", on="t"), "leaves out records"),
+        (lambda: Sliding("1 hour", 5, on="t"), "two ways"),
+        (lambda: Session("0 seconds", on="t"), "has no gap"),
+        (lambda: Count(0, by="k"), "holds no record"),
+    ],
+)
+def test_a_window_that_means_nothing_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("window", [Tumbling("1 hour", on="t", by="x"), Session("1 hour", on="t", by="x")])
+def test_a_key_that_is_not_there_is_refused(window: Window) -> None:
+    with pytest.raises(GraphError, match="finds no such column; the records have t, n"):
+        window.facts(_times(1))
+
+
+def test_keys_that_cannot_be_told_apart_are_refused() -> None:
+    with pytest.raises(TypeRefused, match="tell keys of this type apart"):
+        Count(2, by="x").facts(pa.table({"x": [1.5]}))
