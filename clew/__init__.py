@@ -2,11 +2,12 @@
 
 from clew.connectors import files, generator, postgres, sqlite
 from clew.pipeline.contracts import Connection, Observed, Piece, Plan, Replayable, Sink, Source, WriteAction
-from clew.pipeline.declare import Pipeline, Stream
+from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Capacity
 from clew.pipeline.operators import Context, Event, InputSet, Operator
 from clew.pipeline.sessions import Session
 from clew.pipeline.timewindows import Sliding, Tumbling
+from clew.pipeline.verbs import Stream
 from clew.pipeline.windows import Batch, Count, Each, Every
 
 __version__ = "0.1.0"

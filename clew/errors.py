@@ -173,10 +173,13 @@ class UserFunctionFailed(ClewError):
     message: str
     frames: str
     attempts: int = 1
+    #: The record that it failed on, where the function takes single records.
+    record: str = ""
 
     def __str__(self) -> str:
+        where = f"{self.events}, {self.record}" if self.record else self.events
         return (
-            f"operator {self.operator} failed on {self.events} ({self.attempts} attempts): "
+            f"operator {self.operator} failed on {where} ({self.attempts} attempts): "
             f"{self.kind}: {self.message}\n{self.frames}\n"
             "mend the function and run again: the run resumes at this event"
         )

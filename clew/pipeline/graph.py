@@ -12,6 +12,7 @@ from clew.errors import GraphError, GraphErrors
 from clew.ids import Port
 from clew.pipeline.contracts import Connection, Sink, Source
 from clew.pipeline.operators import LateRecords, Operator, OperatorLogic, WindowLogic
+from clew.pipeline.schema import fixed
 from clew.pipeline.windows import Batch, Each, Window
 
 Style = Literal["arrow", "dataframe", "general"]
@@ -146,6 +147,11 @@ class Graph:
 
     def receivers(self, sender: Port) -> tuple[Port, ...]:
         return tuple(link.receiver for link in self.links if link.sender == sender)
+
+    def declared(self, port: Port) -> pa.Schema | None:
+        """Return the schema that was declared for an output port."""
+        schema = self.operators[port.operator].schemas.get(port.name)
+        return None if schema is None else fixed(schema)
 
     def sender(self, receiver: Port) -> Port:
         return self.operators[receiver.operator].inputs[receiver.name]

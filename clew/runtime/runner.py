@@ -121,4 +121,7 @@ class Runner(ABC):
         """Return the error that a user should see for a failure in a task."""
         if failure.error is not None:
             return failure.error
-        return UserFunctionFailed(self.spec.name, about, failure.kind, failure.message, failure.frames, attempts)
+        record = "" if failure.record is None else f"record {failure.record[0]} {failure.record[1]}"
+        return UserFunctionFailed(
+            self.spec.name, about, failure.kind, failure.message, failure.frames, attempts, record
+        )
