@@ -49,7 +49,7 @@ def _follow(trial: Trial) -> None:
     ending = old.thaw()
     refused = "StaleWriter" in ending.error or "another process took over the run" in ending.error
     assert refused or (ending.code == 0 and trial.case.point in DONE), f"it was not refused: {ending}"
-    assert trial.sinks() == sinks, "the sinks have changed"
+    assert trial.judge() == sinks, "the sinks have changed"
     left = trial.where.rows()
     if not trial.case.collects:
         assert left == log, "the log has changed"
