@@ -84,6 +84,9 @@ class Certificate(Protocol):
     def collected(self, port: Port) -> int:
         """Return the number up to which the port's events were collected; 0 where none were."""
 
+    def collected_writes(self, connection: Port) -> int:
+        """Return the number up to which the connection's write actions were collected; 0 where none were."""
+
     def sent(self, port: Port) -> Iterator[Sent]: ...
     def taken(self, receiver: Port) -> Iterator[Taken]: ...
 
@@ -106,16 +109,6 @@ class Certificate(Protocol):
 
     def pending(self, source: str) -> bool:
         """Say whether a source still holds the stored effect of its read action."""
-
-
-def may_be_collected(certificate: Certificate, connection: Port) -> bool:
-    """Say whether write actions of a connection may be gone because they were collected.
-
-    They go when they are done, and so do the events that they were made of, unless somebody else has yet to take these.
-    """
-    links = certificate.links()
-    senders = [sender for receiver, sender in links.items() if receiver.operator == connection.operator]
-    return any(certificate.collected(sender) or list(links.values()).count(sender) > 1 for sender in senders)
 
 
 @dataclass(eq=False)

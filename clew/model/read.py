@@ -195,6 +195,9 @@ class Log:
         sql = "SELECT upto FROM collected WHERE operator = ? AND port = ?"
         return max((int(upto) for (upto,) in self._database.rows(sql, port.operator, port.name)), default=0)
 
+    def collected_writes(self, connection: Port) -> int:
+        return self.collected(Port(connection.operator, f"writes:{connection.name}"))
+
     def sent(self, port: Port) -> Iterator[Sent]:
         sql = "SELECT first, headers FROM sent WHERE operator = ? AND port = ? ORDER BY first"
         for first, headers in self._database.rows(sql, port.operator, port.name):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from clew.ids import EventId, Port
-from clew.model.certificate import Body, Certificate, Finding, Mistake, may_be_collected, undecided, wrong
+from clew.model.certificate import Body, Certificate, Finding, Mistake, undecided, wrong
 from clew.trace import TraceStep
 
 
@@ -127,9 +127,9 @@ def _same_writes(certificate: Certificate, connection: Port, observed: _Observed
     spans = iter(observed.writes.get(connection, _Seen()).spans)
     span = next(spans, None)
     bodies: list[Body] = []
-    last = None
+    last = certificate.collected_writes(connection)
     for write in certificate.writes(connection):
-        last = write.number
+        last = max(last, write.number)
         while span is not None and span[0] + span[1] <= write.number:
             span, bodies = next(spans, None), []
         if span is None or write.number < span[0]:
@@ -141,9 +141,7 @@ def _same_writes(certificate: Certificate, connection: Port, observed: _Observed
                 f"write actions {EventId(connection, span[0])} to #{write.number} are not those that were logged first"
             )
             raise Mistake(wrong(connection.operator, fact))
-    if last is None and may_be_collected(certificate, connection):
-        return
-    if observed.performed.get(connection, 0) > (last or 0):
+    if observed.performed.get(connection, 0) > last:
         raise Mistake(_unlogged(connection, observed.performed[connection]))
 
 

@@ -20,7 +20,6 @@ from clew.model.outside import file_written, files_written, other_runs
 from clew.model.read import Unreadable
 from clew.model.values import Misfit
 from clew.model.work import Compute
-from clew.model.writes import gone
 from clew.pipeline.contracts import FilesHeld, Held, RowsHeld
 from clew.pipeline.graph import Graph
 from clew.pipeline.schema import fixed
@@ -50,7 +49,7 @@ def check_sinks(graph: Graph, certificate: Certificate, compute: Compute, verdic
                 fact = f"what {sink.describe()} holds cannot be read by anybody else"
                 verdict.findings.append(undecided(spec.name, fact))
             else:
-                writer = _Writer(port, held, bool(gone(certificate, port)))
+                writer = _Writer(port, held, certificate.collected_writes(port) > 0)
                 places.setdefault(_place(held, port), []).append(writer)
     for writers in places.values():
         kind = _Files if isinstance(writers[0].held, FilesHeld) else _Table

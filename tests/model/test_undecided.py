@@ -72,6 +72,14 @@ def test_a_function_that_fails_now_is_found(tmp_path: Path) -> None:
 # What was collected.
 
 
+def test_a_log_that_lost_its_write_actions_was_not_collected_where_several_take_the_same_events(tmp_path: Path) -> None:
+    made = finished(to_files(tmp_path), tmp_path)
+    made.change("DELETE FROM write_action WHERE operator = 'to_csv'")
+    found = first(made.verify())
+    assert (found.operator, found.input_set) == ("to_csv", 1)
+    assert found.fact == "write action to_csv.out#1 was never logged"
+
+
 @pytest.mark.parametrize("make", [each, count, general, to_upsert, to_files])
 def test_a_collected_run_is_undecided(tmp_path: Path, make: Any) -> None:
     made = finished(make(tmp_path), tmp_path)
@@ -116,7 +124,8 @@ def test_what_went_while_another_receiver_was_slow_is_undecided_and_not_wrong(tm
     pipeline.sink(slow, sqlite(tmp_path / "slow.db", table="slow"))
     made = finished(pipeline, tmp_path)
     verdict = made.verify()
-    assert made.ask("SELECT operator FROM collected") == [("fast",)]
+    marks = made.ask("SELECT operator, port FROM collected ORDER BY operator")
+    assert marks == [("fast", "out"), ("fast_sink", "writes:out")]
     assert {finding.operator: finding.weight for finding in verdict.findings} == {
         "fast": "undecided", "fast_sink": "undecided",
     }  # fmt: skip
