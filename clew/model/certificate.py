@@ -117,9 +117,14 @@ class EventWrong(ClewError):
 
     event: str
     what: str
+    expected: str = ""
+    found: str = ""
 
     def __str__(self) -> str:
         return f"{self.event}: {self.what}" if self.event else self.what
+
+    def finding(self, operator: str, **rest: Any) -> "Finding":
+        return wrong(operator, self.what, event=self.event, expected=self.expected, found=self.found, **rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +143,9 @@ class Finding:
     def __str__(self) -> str:
         where = [self.operator, f"event {self.event}" if self.event else ""]
         where.append(f"Input Set {self.input_set}" if self.input_set is not None else "")
-        against = f"\n  expected {self.expected}\n  found    {self.found}" if self.expected or self.found else ""
-        return f"{', '.join(part for part in where if part)}: {self.fact}{against}"
+        against = [("expected", self.expected), ("found   ", self.found)]
+        told = "".join(f"\n  {word} {text}" for word, text in against if text)
+        return f"{', '.join(part for part in where if part)}: {self.fact}{told}"
 
 
 def wrong(operator: str, fact: str, **rest: Any) -> Finding:

@@ -76,7 +76,7 @@ class Checker:
         except Mistake as mistake:
             self._add(mistake.finding)
         except EventWrong as error:
-            self._add(wrong(spec.name, error.what, event=error.event))
+            self._add(error.finding(spec.name))
         self._verdict.count("events", replay.events)
 
     def _go_through(self, spec: OperatorSpec, replay: Replay) -> None:

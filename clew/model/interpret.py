@@ -169,8 +169,13 @@ def bytes_of(body: Body, root: str | None, event: str = "") -> bytes:
                 data = file.read(body.length)
         except OSError as error:
             raise EventWrong(event, f"its body file {body.file} cannot be read: {error.strerror}") from error
-    if len(data) != body.length or zlib.crc32(data) != body.checksum:
-        raise EventWrong(event, f"its body of {body.length} bytes in {body.file or 'the log'} is damaged")
+    found = zlib.crc32(data)
+    if len(data) != body.length or found != body.checksum:
+        raise EventWrong(
+            event, f"its body in {body.file or 'the log'} is damaged",
+            expected=f"{body.length} bytes of checksum {body.checksum:08x}",
+            found=f"{len(data)} bytes of checksum {found:08x}",
+        )  # fmt: skip
     return data
 
 

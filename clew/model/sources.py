@@ -10,6 +10,7 @@ from clew.model.compare import shown
 from clew.model.evidence import stretches
 from clew.model.holdings import FetchOne, Holding, Logged, Numbers, ReadSlice, Records, Slice
 from clew.model.outside import files_of
+from clew.model.read import Unreadable
 from clew.model.replay import check_sent
 from clew.model.work import Compute, Intact, Stretch
 from clew.pipeline.contracts import FilesHeld, Held, Replayable
@@ -34,9 +35,17 @@ def check_source(spec: OperatorSpec, certificate: Certificate, compute: Compute,
     try:
         verdict.findings += _Source(spec, certificate, compute, verdict).check()
     except EventWrong as error:
-        verdict.findings.append(wrong(spec.name, error.what, event=error.event))
+        verdict.findings.append(error.finding(spec.name))
     except ClewError as error:
         verdict.findings.append(undecided(spec.name, f"what the source holds cannot be read: {error}"))
+
+
+def _held(spec: OperatorSpec) -> Held | None:
+    try:
+        return spec.source.holds() if spec.source is not None else None
+    except Exception as error:
+        # Somebody's own code may fail in any way.
+        raise Unreadable(f"its holds() fails: {type(error).__name__}: {error}") from error
 
 
 class _Source:
@@ -45,7 +54,7 @@ class _Source:
     def __init__(self, spec: OperatorSpec, certificate: Certificate, compute: Compute, verdict: Verdict) -> None:
         self._spec = spec
         self._source = spec.source
-        self._held = spec.source.holds() if spec.source is not None else None
+        self._held = _held(spec)
         self._log = certificate
         self._compute = compute
         self._verdict = verdict

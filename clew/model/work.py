@@ -135,7 +135,7 @@ class Recompute:
                 again = next(made)
                 finding = self._compare(spec, one, again, partial(self.again, spec, one, frames))
             except EventWrong as error:
-                finding = wrong(self.operator, error.what, event=error.event, input_set=one.claim.input_set)
+                finding = error.finding(self.operator, input_set=one.claim.input_set)
             except Exception as error:
                 finding = _failed(spec, one.claim, error)
             if finding is not None:

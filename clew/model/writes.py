@@ -10,6 +10,7 @@ from clew.model.replay import Claim
 from clew.model.work import Compute, Recompute, Recomputed, Rewrite, digest
 from clew.pipeline.graph import OperatorSpec
 
+
 class WriteLog:
     """The write actions of one connection, in order."""
 
