@@ -171,6 +171,8 @@ class Verdict:
     findings: list[Finding] = field(default_factory=list)
     #: What was gone through: events, Input Sets, Output Sets computed again, records of sources and of sinks.
     counts: dict[str, int] = field(default_factory=dict)
+    #: The operators whose Output Sets were counted and not computed again, for they may be anything.
+    counted: list[str] = field(default_factory=list)
 
     @property
     def word(self) -> str:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from clew.errors import ClewError, NewerLog, SetupFailed, WrongLog
 from clew.ids import Port
-from clew.model.certificate import Answer, Body, Logged, Sent, Taken
+from clew.model.certificate import Answer, Body, EventWrong, Logged, Sent, Taken
 
 #: The version of the tables that this module knows.
 VERSION = 1
@@ -85,6 +85,8 @@ def _sqlite(path: str) -> sqlite3.Connection:
         raise Unreadable(f"there is no database {path}")
     try:
         connection = sqlite3.connect(f"file:{percent(path)}?mode=ro", uri=True, timeout=60)
+        # Text that is none is found by whoever makes something of it.
+        connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         connection.execute("BEGIN")
     except sqlite3.Error as error:
         raise Unreadable(f"{path}: {error}") from error
@@ -152,6 +154,16 @@ class _Run:
         return Body(length, self.checksums[index], part, self.file, self.start + at)
 
 
+@contextmanager
+def _reading(table: str, of: object) -> Iterator[None]:
+    """Say what cannot be read where a row of the log is not what its table's rows are."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, ArithmeticError, pa.ArrowException) as error:
+        what = f"table {table} of the log holds what cannot be read, of {of}: {type(error).__name__}: {error}"
+        raise EventWrong("", what) from error
+
+
 class Log:
     """The log of a run, as its tables hold it (a `Certificate`)."""
 
@@ -188,7 +200,8 @@ class Log:
     def _schema(self, port: Port) -> pa.Schema | None:
         sql = "SELECT schema FROM port_schema WHERE operator = ? AND port = ?"
         for (data,) in self._database.rows(sql, port.operator, port.name):
-            return pa.ipc.read_schema(pa.py_buffer(bytes(data)))
+            with _reading("port_schema", port):
+                return pa.ipc.read_schema(pa.py_buffer(bytes(data)))
         return None
 
     def collected(self, port: Port) -> int:
@@ -201,10 +214,12 @@ class Log:
     def sent(self, port: Port) -> Iterator[Sent]:
         sql = "SELECT first, headers FROM sent WHERE operator = ? AND port = ? ORDER BY first"
         for first, headers in self._database.rows(sql, port.operator, port.name):
-            flat = json.loads(headers)
-            for number, (rows, size) in enumerate(zip(flat[::2], flat[1::2]), first):
+            with _reading("sent", port):
+                flat = json.loads(headers)
                 # The end of a stream has its count of records complemented.
-                yield Sent(number, max(rows, 0), size, rows < 0)
+                pairs = enumerate(zip(flat[::2], flat[1::2]), first)
+                sent = [Sent(number, max(rows, 0), size, rows < 0) for number, (rows, size) in pairs]
+            yield from sent
 
     def taken(self, receiver: Port) -> Iterator[Taken]:
         sql = (
@@ -213,14 +228,18 @@ class Log:
         )
         rows = self._database.rows(sql, receiver.operator, receiver.name)
         for _, run in groupby(rows, key=lambda row: row[0]):
-            yield from _taken(list(run))
+            with _reading("ack", receiver):
+                taken = list(_taken(list(run)))
+            yield from taken
 
     def lineage(self, port: Port) -> Iterator[tuple[int, int]]:
         sql = "SELECT first, input_set, counts FROM lineage WHERE operator = ? AND port = ? ORDER BY first, input_set"
         for first, input_set, counts in self._database.rows(sql, port.operator, port.name):
-            for made, repeat in json.loads(counts):
-                for _ in range(repeat):
-                    for _ in range(made):
+            with _reading("lineage", port):
+                runs = [(range(made), range(repeat)) for made, repeat in json.loads(counts)]
+            for events, repeated in runs:
+                for _ in repeated:
+                    for _ in events:
                         yield first, input_set
                         first += 1
                     input_set += 1
@@ -231,7 +250,10 @@ class Log:
 
     def states(self, operator: str) -> Iterator[tuple[int, Any]]:
         sql = "SELECT input_set, state FROM state_event WHERE operator = ? ORDER BY state_id"
-        return ((int(number), json.loads(state)) for number, state in self._database.rows(sql, operator))
+        for number, text in self._database.rows(sql, operator):
+            with _reading("state_event", operator):
+                state = int(number), json.loads(text)
+            yield state
 
     def bodies(self, port: Port, first: int, count: int) -> Sequence[Body]:
         found: list[Body] = []
@@ -252,7 +274,8 @@ class Log:
             "WHERE operator = ? AND port = ? AND first <= ?) ORDER BY first"
         )
         for start, *columns in self._database.rows(sql, *port, stop, *port, first):
-            self._last[port] = start, _Run.of(columns)
+            with _reading("body", port):
+                self._last[port] = start, _Run.of(columns)
             yield self._last[port]
 
     def writes(self, connection: Port) -> Iterator[Logged]:
@@ -268,9 +291,11 @@ class Log:
                 first, stop = interval[0], interval[0] + interval[1]
             while own is not None and own[0] < number:
                 own = next(bodies, None)
-            named = tuple((Port(operator, port), first, count) for operator, port, first, count in json.loads(events))
             parts = own[1] if own is not None and own[0] == number else ()
-            yield Logged(number, first <= number < stop, named, parts)
+            with _reading("write_action", connection):
+                named = tuple((Port(op, port), start, count) for op, port, start, count in json.loads(events))
+                write = Logged(number, first <= number < stop, named, parts)
+            yield write
 
     def _write_bodies(self, connection: Port) -> Iterator[tuple[int, tuple[Body, ...]]]:
         sql = (
@@ -278,7 +303,9 @@ class Log:
             "WHERE operator = ? AND connection = ? ORDER BY number, part"
         )
         for number, rows in groupby(self._database.rows(sql, *connection), key=lambda row: row[0]):
-            yield number, tuple(body for _, *columns in rows for body in _Run.of(columns).bodies())
+            with _reading("write_body", connection):
+                bodies = tuple(body for _, *columns in rows for body in _Run.of(columns).bodies())
+            yield number, bodies
 
     def answers(self, operator: str) -> Iterator[Answer]:
         sql = (
@@ -286,8 +313,9 @@ class Log:
             "WHERE operator = ? AND input_set IS NOT NULL ORDER BY connection, action"
         )
         for connection, action, input_set, *columns in self._database.rows(sql, operator):
-            for body in _Run.of(columns).bodies():
-                yield Answer(connection, action, input_set, body)
+            with _reading("read_event", Port(operator, connection)):
+                found = [Answer(connection, action, input_set, body) for body in _Run.of(columns).bodies()]
+            yield from found
 
     def size(self) -> int:
         """Return how many events the log holds."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from clew.ids import EventId, Port
-from clew.model.certificate import Body, Certificate, Finding, Mistake, undecided, wrong
+from clew.model.certificate import Body, Certificate, EventWrong, Finding, Mistake, undecided, wrong
 from clew.trace import TraceStep
 
 
@@ -81,7 +81,11 @@ def check_trace(certificate: Certificate, steps: Iterable[TraceStep]) -> list[Fi
         _compare(certificate, observed)
     except Mistake as mistake:
         return [mistake.finding]
-    if any_ and not own:
+    except EventWrong as error:
+        return [error.finding("trace")]
+    if not any_:
+        return [undecided("trace", "the trace is empty: it tells nothing")]
+    if not own:
         return [undecided("trace", f"the trace tells nothing of run {certificate.run}")]
     return []
 

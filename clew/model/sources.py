@@ -27,12 +27,12 @@ def check_source(spec: OperatorSpec, certificate: Certificate, compute: Compute,
     if gone:
         verdict.findings.append(undecided(spec.name, f"events {port}#1 to #{gone} were collected"))
         return
-    count, finding = check_sent(certificate.sent(port), port)
-    verdict.count("events", count)
-    if finding is not None:
-        verdict.findings.append(finding)
-        return
     try:
+        count, finding = check_sent(certificate.sent(port), port)
+        verdict.count("events", count)
+        if finding is not None:
+            verdict.findings.append(finding)
+            return
         verdict.findings += _Source(spec, certificate, compute, verdict).check()
     except EventWrong as error:
         verdict.findings.append(error.finding(spec.name))
