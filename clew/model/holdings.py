@@ -17,9 +17,9 @@ from clew.errors import ClewError
 from clew.ids import EventId, Port
 from clew.model.certificate import Body, Finding, wrong
 from clew.model.compare import Row, bucket_of, numbers_of, rows_of, same, shown
-from clew.model.interpret import Frames, as_sent, records
+from clew.model.interpret import Frames, as_sent
 from clew.model.outside import file_tables, tables_held
-from clew.model.read import Unreadable
+from clew.model.read import Unreadable, records
 from clew.model.values import Misfit
 from clew.model.work import Stretch
 from clew.pipeline.contracts import Held, Piece, Replayable
@@ -47,7 +47,7 @@ class Records(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class EventsLogged:
     """The records of some events."""
 
     stretch: Stretch

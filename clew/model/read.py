@@ -1,4 +1,6 @@
-"""Reads databases for the judge: by itself, and without changing anything; `Log` is the log of a run in one.
+"""Reads databases, and bodies in files, for the judge: by itself, and without changing anything.
+
+`Log` is the log of a run in a database.
 
 It knows the tables of a log from their description in docs/protocol.md, and shares no code with the store that wrote
 them.
@@ -7,6 +9,7 @@ them.
 import json
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -15,6 +18,7 @@ from typing import Any, Protocol
 from urllib.parse import quote as percent
 
 import pyarrow as pa
+import pyarrow.ipc as ipc
 
 from clew.errors import ClewError, NewerLog, SetupFailed, WrongLog
 from clew.ids import Port
@@ -332,6 +336,38 @@ def _taken(run: Sequence[Sequence[Any]]) -> Iterator[Taken]:
     for index in range(count):
         sets = [input_set + (skip + index) // size if size else input_set for *_, input_set, size, skip in run]
         yield Taken(seq + index, first + index, tuple(number for number in sets if number))
+
+
+def bytes_of(body: Body, root: str | None, event: str = "") -> bytes:
+    """Return the bytes of a body, which must be those that were logged."""
+    data = body.data
+    if data is None:
+        try:
+            with open(os.path.join(root or "", body.file or ""), "rb") as file:
+                file.seek(body.offset)
+                data = file.read(body.length)
+        except OSError as error:
+            raise EventWrong(event, f"its body file {body.file} cannot be read: {error.strerror}") from error
+    found = zlib.crc32(data)
+    if len(data) != body.length or found != body.checksum:
+        raise EventWrong(
+            event, f"its body in {body.file or 'the log'} is damaged",
+            expected=f"{body.length} bytes of checksum {body.checksum:08x}",
+            found=f"{len(data)} bytes of checksum {found:08x}",
+        )  # fmt: skip
+    return data
+
+
+def records(body: Body, root: str | None, schema: pa.Schema | None, event: str = "") -> pa.Table:
+    """Return the records of a body: of a port's schema, or with a schema of its own."""
+    data = pa.py_buffer(bytes_of(body, root, event))
+    try:
+        if schema is None:
+            with ipc.open_stream(data) as stream:
+                return stream.read_all()
+        return pa.Table.from_batches([ipc.read_record_batch(data, schema)])
+    except (pa.ArrowException, OSError) as error:
+        raise EventWrong(event, f"its body holds no records of its schema: {error}") from error
 
 
 @contextmanager

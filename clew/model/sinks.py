@@ -14,9 +14,8 @@ from clew.model.certificate import Certificate, EventWrong, Logged, Verdict, und
 from clew.model.compare import Row, fold, shown, unmatched
 from clew.model.evidence import bodies_of
 from clew.model.holdings import MOST, Fetch, File, FilesWritten, Holding, KeyedNumbers, Numbers, Origin, Part, Written
-from clew.model.interpret import records
 from clew.model.outside import file_written, files_written, is_missing, other_runs, place_of
-from clew.model.read import Unreadable
+from clew.model.read import Unreadable, records
 from clew.model.values import Misfit
 from clew.model.work import Compute
 from clew.pipeline.contracts import FilesHeld, Held, RowsHeld

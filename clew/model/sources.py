@@ -8,7 +8,7 @@ from clew.ids import Port
 from clew.model.certificate import Certificate, EventWrong, Finding, Verdict, undecided, wrong
 from clew.model.compare import shown
 from clew.model.evidence import stretches
-from clew.model.holdings import FetchOne, Holding, Logged, Numbers, ReadSlice, Records, Slice
+from clew.model.holdings import EventsLogged, FetchOne, Holding, Numbers, ReadSlice, Records, Slice
 from clew.model.outside import files_of
 from clew.model.read import Unreadable
 from clew.model.replay import check_sent
@@ -78,7 +78,7 @@ class _Source:
 
     def _compare(self) -> Iterator[Finding]:
         index = 0
-        logged = chain.from_iterable(self._compute.map(Numbers(Logged(part)) for part in self._stretches()))
+        logged = chain.from_iterable(self._compute.map(Numbers(EventsLogged(part)) for part in self._stretches()))
         given = chain.from_iterable(numbers for _, numbers in self._read())
         for one, other in zip_longest(logged, given):
             if one != other:
@@ -88,7 +88,7 @@ class _Source:
         self._verdict.count("source records", index)
 
     def _differs(self, index: int) -> Finding:
-        event, found = self._record(((Logged(part), None) for part in self._stretches()), index)
+        event, found = self._record(((EventsLogged(part), None) for part in self._stretches()), index)
         _, expected = self._record(self._read(), index)
         if not event and self._held is not None:
             fact = f"has sent {index} records and the source has more: it has grown since, or they were lost"

@@ -15,7 +15,8 @@ import pyarrow as pa
 from clew.ids import EventId, Port
 from clew.model.certificate import Body, EventWrong, Finding, wrong
 from clew.model.compare import number_of, numbers_of, rows_of, same_rows, shown, unmatched
-from clew.model.interpret import Frames, Given, Made, as_sent, bytes_of, interpret, interpret_rows, records
+from clew.model.interpret import Frames, Given, Made, as_sent, interpret, interpret_rows
+from clew.model.read import bytes_of, records
 from clew.model.replay import Claim
 from clew.model.windows import Course, courses
 from clew.pipeline.graph import Graph, OperatorSpec

@@ -5,7 +5,7 @@ from typing import Any
 from clew.ids import EventId, Port
 from clew.model.certificate import Certificate, Logged, Mistake, undecided, wrong
 from clew.model.compare import rows_of, same_rows, shown
-from clew.model.interpret import records
+from clew.model.read import records
 from clew.model.replay import Claim
 from clew.model.work import Compute, Recompute, Recomputed, Rewrite, digest
 from clew.pipeline.graph import OperatorSpec

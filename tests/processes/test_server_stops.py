@@ -24,7 +24,8 @@ from clew import Count, Pipeline, generator, postgres
 
 URL = os.environ["URL"]
 pipeline = Pipeline("orders")
-source = pipeline.source("source", generator(lambda index: pa.table({"n": [index, index + 1]}), 200), max_turn_events=10)
+make = generator(lambda index: pa.table({"n": [index, index + 1]}), 200)
+source = pipeline.source("source", make, max_turn_events=10)
 
 
 @pipeline.operator(source, max_turn_events=5, deterministic=True)
