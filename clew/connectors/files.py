@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from clew.connectors import parquetfiles, textfiles
-from clew.connectors.filewrites import EXTENSIONS, is_written, write_file
+from clew.connectors.filewrites import EXTENSIONS, is_written, target, write_file
 from clew.connectors.listing import Entry, format_of, listing
+from clew.connectors.partitionedwrites import is_marked, write_partitioned
 from clew.connectors.recorded import recall, record
 from clew.connectors.slices import MOST_SLICES
 from clew.connectors.textfiles import Columns
-from clew.errors import GraphError, SinkFailed
+from clew.errors import GraphError, SinkFailed, SourceFailed
 from clew.pipeline.contracts import FilesHeld, Json, Piece, Plan, Replayable, Sink, WriteAction
 from clew.pipeline.location import caller
 
@@ -27,7 +28,7 @@ class Files(Replayable, Sink):
     goes through them, file after file.
 
     As a sink, each write action is one file named after it. A repeat makes the same file again, which
-    is harmless; it is not fenced.
+    is harmless; it is not fenced. With `partition_by` it is one file per partition, in Hive's directories.
     """
 
     idempotent = True
@@ -38,18 +39,25 @@ class Files(Replayable, Sink):
     format: str | None = None
     rows_per_event: int = 1000
     declared: pa.Schema | None = None
+    partition_by: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        return f"files {self.given}"
+        by = f" by {', '.join(self.partition_by)}" if self.partition_by else ""
+        return f"files {self.given}{by}"
 
     def schema(self) -> pa.Schema | None:
         return self.declared
 
     def holds(self) -> FilesHeld:
-        return FilesHeld(self.places, self.format)
+        return FilesHeld(self.places, self.format, self.partition_by)
 
     def validate(self) -> None:
         """Raise SourceFailed when there is nothing to read."""
+        if self.partition_by:
+            raise SourceFailed(
+                self.given, "partition_by= is for a sink, and files are read without their directories' names",
+                "leave it out, or read the table with Spark in an operator",
+            )  # fmt: skip
         format_of(listing(self.places), self.format)
 
     def validate_target(self) -> None:
@@ -88,10 +96,16 @@ class Files(Replayable, Sink):
             file, row, byte, checksum = file + 1, 0, 0, 0
 
     def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
-        write_file(self._directory(), self.format or "parquet", action, tables, schema)
+        directory, format = self._directory(), self.format or "parquet"
+        if self.partition_by:
+            write_partitioned(directory, format, self.partition_by, action, tables, schema)
+        else:
+            write_file(directory, format, action, tables, schema)
 
     def applied(self, action: WriteAction) -> bool:
-        return is_written(self._directory(), self.format or "parquet", action)
+        if self.partition_by:
+            return is_marked(self._directory(), action)
+        return is_written(target(self._directory(), self.format or "parquet", action))
 
     def _batches(self, snapshot: Json, entry: Entry, row: int, byte: int, checksum: int) -> Iterator[textfiles.Batch]:
         columns = Columns(recall(snapshot["schema"]), self.declared is not None)
@@ -137,21 +151,26 @@ def files(
     format: str | None = None,
     rows_per_event: int = 1000,
     schema: pa.Schema | None = None,
+    partition_by: str | Sequence[str] = (),
 ) -> Files:
     """Name files to read, or a directory to write to.
 
     To read, `path` is a file, a directory, a glob or a list of these. The format is `parquet`, `csv` or
     `jsonl`, by default as the names end; each event has `rows_per_event` rows, fewer at the end of a file.
-    To write, `path` is a directory; the format is `parquet` unless another is named.
+    To write, `path` is a directory; the format is `parquet` unless another is named. With `partition_by`, each write
+    is one file per value of these columns, in directories such as `day=2024-01-01/state=NY`.
     """
     paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(one) for one in path]
     if format is not None and format not in EXTENSIONS:
         raise GraphError(f"files cannot have the format {format!r}; it is one of {', '.join(EXTENSIONS)}", caller())
     if not paths or rows_per_event < 1:
         raise GraphError("files need at least one path, and events at least one row", caller())
+    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    if len(set(columns)) < len(columns):
+        raise GraphError("partition_by= names a column twice; name each once", caller())
     # Absolute from here on: executors may stand in another directory.
     places = tuple(os.path.abspath(os.path.expanduser(one)) for one in paths)
-    return Files(", ".join(paths), places, format, rows_per_event, schema)
+    return Files(", ".join(paths), places, format, rows_per_event, schema, columns)
 
 
 def _is_glob(place: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.csv
@@ -22,6 +23,8 @@ _EXTENSIONS = {"parquet": (".parquet",), "csv": (".csv",), "jsonl": (".jsonl", "
 _PAGE = 5_000
 #: How much of a CSV file is parsed at once; no record may be larger.
 _BLOCK = 32 << 20
+#: How Hive and Spark call the directory of the records that have no value.
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 def tables_held(held: Held, schema: pa.Schema) -> Iterator[pa.Table]:
@@ -98,15 +101,49 @@ def file_written(held: FilesHeld, name: str) -> str:
 
 
 def files_written(held: FilesHeld, prefix: str) -> list[str]:
-    """Return all files of a sink whose names begin so."""
+    """Return all files of a sink whose names begin so, also in the directories of its partitions."""
     place = held.places[0]
     try:
-        names = os.listdir(place)
+        names = _tree(place) if held.partition_by else os.listdir(place)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise Unreadable(f"{place} cannot be read: {error.strerror}") from error
-    return sorted(os.path.join(place, name) for name in names if name.startswith(prefix))
+    return sorted(os.path.join(place, name) for name in names if os.path.basename(name).startswith(prefix))
+
+
+def _tree(place: str) -> Iterator[str]:
+    """Yield the files of a partitioned sink; directories that begin with a dot or an underscore hold no data."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for directory, below, names in os.walk(place, onerror=fail):
+        below[:] = [name for name in below if not name.startswith((".", "_"))]
+        yield from (os.path.relpath(os.path.join(directory, name), place) for name in names)
+
+
+def partition_tables(path: str, held: FilesHeld, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Read a file of a partitioned sink as records of the schema; the names of its directories say the rest."""
+    *directories, _ = os.path.relpath(path, held.places[0]).split(os.sep)
+    parts = [directory.partition("=") for directory in directories]
+    if tuple(unquote(column) for column, _, _ in parts) != held.partition_by:
+        raise Misfit(f"{path} is not in a directory of {', '.join(held.partition_by)}")
+    known = _partition([value for _, _, value in parts], path, held, schema)
+    inside = pa.schema([field for field in schema if field.name not in held.partition_by])
+    for table in file_tables(path, inside, held.format or "parquet"):
+        columns = {name: pa.repeat(known[name][0], table.num_rows) for name in held.partition_by}
+        columns |= dict(zip(table.column_names, table.columns))
+        yield pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def _partition(names: Sequence[str], path: str, held: FilesHeld, schema: pa.Schema) -> pa.Table:
+    """Return the values that a file's directories are named of, as one record."""
+    try:
+        values = [None if name == _NULL_PARTITION else unquote(name, errors="strict") for name in names]
+        return table_of([values], pa.schema([schema.field(column) for column in held.partition_by]))
+    except (KeyError, ValueError) as error:
+        raise Misfit(f"the directories of {path} have no values of {', '.join(held.partition_by)}: {error}") from error
 
 
 def file_tables(path: str, schema: pa.Schema, format: str | None = None) -> Iterator[pa.Table]:

@@ -21,6 +21,8 @@ class FilesHeld:
 
     places: tuple[str, ...]
     format: str | None = None
+    #: The columns of which a sink's directories are named, as `column=value`; each write has a file in several.
+    partition_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
