@@ -1,6 +1,6 @@
 """Data pipelines on Apache Spark that can retrace their steps."""
 
-from clew.connectors import files, generator, postgres, sqlite
+from clew.connectors import delta, files, generator, postgres, sqlite
 from clew.pipeline.contracts import Connection, Observed, Piece, Plan, Replayable, Sink, Source, WriteAction
 from clew.pipeline.declare import Pipeline, Stream
 from clew.pipeline.graph import Capacity
@@ -29,6 +29,7 @@ __all__ = [
     "Stream",
     "Tumbling",
     "WriteAction",
+    "delta",
     "files",
     "generator",
     "postgres",

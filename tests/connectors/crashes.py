@@ -1,0 +1,81 @@
+"""One small pipeline into a sink, run by the inline engine on a SQLite log, and made to die."""
+
+import datetime
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from clew import faultpoint
+from clew.model.certificate import Verdict
+from clew.model.verify import verify
+from clew.pipeline.load import load
+from clew.run import run
+from clew.supervisor.threads import Policy
+from tests.app.pipelines import finish, log_url, start
+
+EVENTS = 5
+
+PIPELINE = """
+import os
+
+from clew import Pipeline, delta, files, generator
+from tests.connectors.crashes import EVENTS, records
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+pipeline = Pipeline("days")
+events = pipeline.source("events", generator(records, EVENTS), max_turn_events=2)
+pipeline.sink(events, SINK, name="out", max_turn_events=1)
+"""
+
+
+def records(index: int) -> pa.Table:
+    """Return event `index`: records of two days and of none, two of which are alike."""
+    first, second = datetime.date(2024, 1, 1), datetime.date(2024, 1, 2 + index % 2)
+    return pa.table({"n": [index, index, 10 + index, 20 + index], "day": [first, first, second, None]})
+
+
+def expected() -> Counter[Any]:
+    return multiset(row for index in range(EVENTS) for row in records(index).to_pylist())
+
+
+def multiset(rows: Iterable[dict[str, Any]]) -> Counter[Any]:
+    return Counter(tuple(sorted(row.items())) for row in rows)
+
+
+def write_pipeline(directory: Path, sink: str) -> str:
+    path = directory / "days.py"
+    path.write_text(PIPELINE.replace("SINK", sink))
+    return str(path)
+
+
+def run_here(directory: Path, sink: str, *faults: str) -> None:
+    """Run the pipeline in this process to its end; the faults, all of which must fire, are survived."""
+    path = write_pipeline(directory, sink)
+    armed = faultpoint.arm(*faults)
+    policy = Policy(first_delay=0.01, poll=0.05)
+    run(load(path), log=log_url(directory), bodies=str(directory / "bodies"), engine="inline", policy=policy)
+    assert all(fault.fired for fault in armed), f"a fault did not fire: {armed}"
+
+
+def run_killed(directory: Path, sink: str, *faults: str) -> None:
+    """Run the pipeline in processes of its own: each fault kills one, and the one after them comes to the end."""
+    path = write_pipeline(directory, sink)
+    words = ("run", path, "--engine", "inline", "--log", log_url(directory))
+    for fault in faults:
+        fired = directory / "fired"
+        code, _, error = finish(start(*words, CLEW_FAULTS=fault, CLEW_FAULTS_FIRED=str(fired)))
+        assert code == -9, f"{fault} did not kill the run: {code} {error}"
+        assert fired.read_text().startswith(fault.partition("@")[0].partition("#")[0])
+        fired.unlink()
+    code, _, error = finish(start(*words))
+    assert code == 0, error
+
+
+def judged(directory: Path) -> Verdict:
+    """Return what `clew verify` finds."""
+    bodies = directory / "bodies"
+    graph = load(str(directory / "days.py")).graph()
+    return verify(graph, log_url(directory), str(bodies) if bodies.exists() else None)
