@@ -30,6 +30,9 @@ _ATTEMPTS = 20
 #: How far back a commit may be that nobody synced. A writer has one such at most, and a table has fewer writers.
 _RECENT = 200
 
+#: What may not be in the path of a table: delta-rs takes it for an escape, or ends in a panic.
+_LOST_SIGNS = frozenset("%[\\]^|")
+
 #: Up to which version a table, known by its id, is durable by this process's own doing.
 _synced: dict[str, int] = {}
 
@@ -175,9 +178,13 @@ class Delta(Sink):
         A write that stands on a commit of another writer is lost with it, so that one is synced too.
         """
         known, version = _synced.get(held.metadata().id, -1), held.version()
-        for commit in range(max(known + 1, version + 1 - _RECENT), version + 1):
-            self._sync_commit(held, commit)
-        _sync_names(self.path)
+        try:
+            for commit in range(max(known + 1, version + 1 - _RECENT), version + 1):
+                self._sync_commit(held, commit)
+            _sync_names(self.path)
+        except OSError as error:
+            what = f"version {version} cannot be made durable ({error})"
+            raise self._failed(what, "mend the cause and run again") from error
         _synced[held.metadata().id] = version
 
     def _sync_commit(self, held: Any, version: int) -> None:
@@ -193,7 +200,7 @@ class Delta(Sink):
             if os.path.exists(file) and os.path.getsize(file) == add["size"]:
                 sync_file(file)
                 directories |= _directories(self.path, file)
-            elif file in held.file_uris():
+            elif any(uri.endswith(os.path.basename(file)) for uri in held.file_uris()):
                 raise self._failed(
                     f"version {version} has the file {add['path']}, expected {add['size']} bytes of it on the disk",
                     "put the file back from a backup, or start with --fresh and an empty directory",
@@ -223,7 +230,7 @@ class Delta(Sink):
         except Exception as error:
             told = str(error).strip().partition("\n")[0]
             cure = "mend the cause and run again: what was committed is not written twice"
-            raise self._failed(f"delta-rs refuses it ({told})", cure) from error
+            raise self._failed(f"it cannot be used ({told})", cure) from error
 
     def _failed(self, what: str, cure: str) -> SinkFailed:
         return SinkFailed(self.describe(), what, cure)
@@ -259,6 +266,9 @@ def delta(
     if "://" in given:
         raise GraphError(f"a Delta table is a directory on a local file system, not {given}; name a path", caller())
     absolute = os.path.abspath(os.path.expanduser(given))
+    odd = sorted(_LOST_SIGNS.intersection(absolute))
+    if odd:
+        raise GraphError(f"{absolute} has the sign {odd[0]}, with which delta-rs loses its way; name another", caller())
     return Delta(absolute, given, _names(key), _names(partition_by))
 
 

@@ -62,16 +62,28 @@ def run_here(directory: Path, sink: str, *faults: str) -> None:
 
 def run_killed(directory: Path, sink: str, *faults: str) -> None:
     """Run the pipeline in processes of its own: each fault kills one, and the one after them comes to the end."""
-    path = write_pipeline(directory, sink)
-    words = ("run", path, "--engine", "inline", "--log", log_url(directory))
+    kill(directory, sink, *faults)
+    complete(directory, sink)
+
+
+def kill(directory: Path, sink: str, *faults: str) -> None:
+    fired = directory / "fired"
     for fault in faults:
-        fired = directory / "fired"
-        code, _, error = finish(start(*words, CLEW_FAULTS=fault, CLEW_FAULTS_FIRED=str(fired)))
+        process = start(*words(directory, sink), CLEW_FAULTS=fault, CLEW_FAULTS_FIRED=str(fired))
+        code, _, error = finish(process)
         assert code == -9, f"{fault} did not kill the run: {code} {error}"
-        assert fired.read_text().startswith(fault.partition("@")[0].partition("#")[0])
+        assert fired.read_text().startswith(fault.partition("@")[0]), "another fault fired"
         fired.unlink()
-    code, _, error = finish(start(*words))
+
+
+def complete(directory: Path, sink: str) -> None:
+    code, _, error = finish(start(*words(directory, sink)))
     assert code == 0, error
+
+
+def words(directory: Path, sink: str) -> list[str]:
+    """Return how the command line is told to run the pipeline."""
+    return ["run", write_pipeline(directory, sink), "--engine", "inline", "--log", log_url(directory)]
 
 
 def judged(directory: Path) -> Verdict:
