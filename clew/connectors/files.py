@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -10,6 +11,7 @@ from clew.connectors import parquetfiles, textfiles
 from clew.connectors.filewrites import EXTENSIONS, is_written, target, write_file
 from clew.connectors.listing import Entry, format_of, listing
 from clew.connectors.partitionedwrites import is_marked, write_partitioned
+from clew.connectors.partitions import completed, without
 from clew.connectors.recorded import recall, record
 from clew.connectors.slices import MOST_SLICES
 from clew.connectors.textfiles import Columns
@@ -53,11 +55,6 @@ class Files(Replayable, Sink):
 
     def validate(self) -> None:
         """Raise SourceFailed when there is nothing to read."""
-        if self.partition_by:
-            raise SourceFailed(
-                self.given, "partition_by= is for a sink, and files are read without their directories' names",
-                "leave it out, or read the table with Spark in an operator",
-            )  # fmt: skip
         format_of(listing(self.places), self.format)
 
     def validate_target(self) -> None:
@@ -72,7 +69,8 @@ class Files(Replayable, Sink):
             entries, inferred = [entry for entry, _ in footers], footers[0][1]
         else:
             inferred = self.declared or textfiles.infer(entries, format)
-        schema = self.declared or inferred
+        # Directories do not say the types of their values, so these are text unless somebody does.
+        schema = self.declared or pa.schema([*inferred, *((name, pa.string()) for name in self.partition_by)])
         return {"format": format, "schema": record(schema), "files": [entry.json() for entry in entries]}
 
     def plan(self, snapshot: Json, offset: Json, events: int) -> Plan:
@@ -108,9 +106,19 @@ class Files(Replayable, Sink):
         return is_written(target(self._directory(), self.format or "parquet", action))
 
     def _batches(self, snapshot: Json, entry: Entry, row: int, byte: int, checksum: int) -> Iterator[textfiles.Batch]:
-        columns = Columns(recall(snapshot["schema"]), self.declared is not None)
-        if snapshot["format"] != "parquet":
-            yield from textfiles.read(entry, snapshot["format"], columns, row, byte, checksum, self.rows_per_event)
+        schema = recall(snapshot["schema"])
+        columns = Columns(without(schema, self.partition_by), self.declared is not None)
+        for batch in self._read_file(snapshot["format"], entry, columns, row, byte, checksum):
+            if self.partition_by:
+                table = completed(batch.table, entry.path, self.partition_by, schema, partial(SourceFailed, entry.path))
+                batch = replace(batch, table=table)
+            yield batch
+
+    def _read_file(
+        self, format: str, entry: Entry, columns: Columns, row: int, byte: int, checksum: int
+    ) -> Iterator[textfiles.Batch]:
+        if format != "parquet":
+            yield from textfiles.read(entry, format, columns, row, byte, checksum, self.rows_per_event)
             return
         for table in parquetfiles.read(entry, columns, row, self.rows_per_event):
             row += table.num_rows
@@ -157,8 +165,11 @@ def files(
 
     To read, `path` is a file, a directory, a glob or a list of these. The format is `parquet`, `csv` or
     `jsonl`, by default as the names end; each event has `rows_per_event` rows, fewer at the end of a file.
-    To write, `path` is a directory; the format is `parquet` unless another is named. With `partition_by`, each write
-    is one file per value of these columns, in directories such as `day=2024-01-01/state=NY`.
+    To write, `path` is a directory; the format is `parquet` unless another is named.
+
+    With `partition_by`, files are in directories such as `day=2024-01-01/state=NY` and do not hold these columns
+    themselves. A write is then one file per partition. To read, name the files with a glob (`sales/**/*.parquet`); the
+    columns are text unless `schema` says otherwise.
     """
     paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(one) for one in path]
     if format is not None and format not in EXTENSIONS:

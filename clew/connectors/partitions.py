@@ -1,8 +1,10 @@
 """Records by the values of their partition columns, and the names that Hive and Spark give to these."""
 
+import os
 from collections.abc import Callable, Sequence
 from datetime import date
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -53,6 +55,36 @@ def split(table: pa.Table, columns: Sequence[str], failed: Failed) -> dict[str, 
         directory = "/".join(_name(column, value, failed) for column, value in zip(columns, values))
         parts[directory] = table.drop_columns(list(columns)).take(rows)
     return dict(sorted(parts.items()))
+
+
+def without(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    """Return what of a schema stands in the files."""
+    return pa.schema([field for field in schema if field.name not in columns])
+
+
+def completed(table: pa.Table, path: str, columns: Sequence[str], schema: pa.Schema, failed: Failed) -> pa.Table:
+    """Return the records of a file as those of the schema: with the values that its directories are named of."""
+    for name, text in _values(path, columns, failed).items():
+        if name in schema.names:
+            value = _typed(name, text, schema.field(name).type, failed)
+            table = table.append_column(schema.field(name), pa.repeat(value, table.num_rows))
+    return table.select(schema.names)
+
+
+def _values(path: str, columns: Sequence[str], failed: Failed) -> dict[str, str | None]:
+    parts = [directory.partition("=") for directory in os.path.dirname(path).split(os.sep)[-len(columns) :]]
+    if [unquote(name) for name, _, _ in parts] != list(columns):
+        expected = "/".join(f"{name}=..." for name in columns)
+        raise failed(f"the file is not in a directory {expected}", "name the columns as the directories do, in order")
+    return {unquote(name): None if text == NULL else unquote(text) for name, _, text in parts}
+
+
+def _typed(name: str, text: str | None, kind: pa.DataType, failed: Failed) -> pa.Scalar:
+    try:
+        return pa.scalar(text, pa.string()).cast(kind)
+    except pa.ArrowException:
+        what = f"its directory says {name} {text!r}, which is no {kind}"
+        raise failed(what, "declare what the column holds with schema=") from None
 
 
 def refuse_empty_text(table: pa.Table, columns: Sequence[str], failed: Failed) -> None:

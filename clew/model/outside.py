@@ -31,7 +31,9 @@ def tables_held(held: Held, schema: pa.Schema) -> Iterator[pa.Table]:
     """Read everything that a place holds, as records of a schema, some at a time."""
     if isinstance(held, FilesHeld):
         for path in files_of(held):
-            yield from file_tables(path, schema, held.format)
+            yield from (
+                partition_tables(path, held, schema) if held.partition_by else file_tables(path, schema, held.format)
+            )
     elif isinstance(held, RowsHeld):
         yield from _rows_held(held, schema)
     else:
@@ -124,25 +126,26 @@ def _tree(place: str) -> Iterator[str]:
 
 
 def partition_tables(path: str, held: FilesHeld, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Read a file of a partitioned sink as records of the schema; the names of its directories say the rest."""
-    *directories, _ = os.path.relpath(path, held.places[0]).split(os.sep)
+    """Read a file of a partitioned table as records of the schema; the names of its directories say the rest."""
+    known = _partition(path, held, schema)
+    inside = pa.schema([field for field in schema if field.name not in held.partition_by])
+    for table in file_tables(path, inside, held.format):
+        for name in known.column_names:
+            table = table.append_column(schema.field(name), pa.repeat(known[name][0], table.num_rows))
+        yield table.select(schema.names)
+
+
+def _partition(path: str, held: FilesHeld, schema: pa.Schema) -> pa.Table:
+    """Return the values that the last directories of a path are named of, as one record."""
+    directories = os.path.dirname(path).split(os.sep)[-len(held.partition_by) :]
     parts = [directory.partition("=") for directory in directories]
     if tuple(unquote(column) for column, _, _ in parts) != held.partition_by:
         raise Misfit(f"{path} is not in a directory of {', '.join(held.partition_by)}")
-    known = _partition([value for _, _, value in parts], path, held, schema)
-    inside = pa.schema([field for field in schema if field.name not in held.partition_by])
-    for table in file_tables(path, inside, held.format or "parquet"):
-        columns = {name: pa.repeat(known[name][0], table.num_rows) for name in held.partition_by}
-        columns |= dict(zip(table.column_names, table.columns))
-        yield pa.table([columns[name] for name in schema.names], schema=schema)
-
-
-def _partition(names: Sequence[str], path: str, held: FilesHeld, schema: pa.Schema) -> pa.Table:
-    """Return the values that a file's directories are named of, as one record."""
     try:
-        values = [None if name == _NULL_PARTITION else unquote(name, errors="strict") for name in names]
-        return table_of([values], pa.schema([schema.field(column) for column in held.partition_by]))
-    except (KeyError, ValueError) as error:
+        values = [None if value == _NULL_PARTITION else unquote(value, errors="strict") for _, _, value in parts]
+        named = [(schema.field(name), value) for name, value in zip(held.partition_by, values) if name in schema.names]
+        return table_of([[value for _, value in named]], pa.schema([field for field, _ in named]))
+    except (Misfit, ValueError) as error:
         raise Misfit(f"the directories of {path} have no values of {', '.join(held.partition_by)}: {error}") from error
 
 

@@ -21,7 +21,7 @@ class FilesHeld:
 
     places: tuple[str, ...]
     format: str | None = None
-    #: The columns of which a sink's directories are named, as `column=value`; each write has a file in several.
+    #: The columns that directories are named of, as `column=value`; a sink's write then has a file in several.
     partition_by: tuple[str, ...] = ()
 
 

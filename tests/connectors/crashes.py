@@ -1,6 +1,8 @@
 """One small pipeline into a sink, run by the inline engine on a SQLite log, and made to die."""
 
 import datetime
+import pickle
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +13,7 @@ import pyarrow as pa
 from clew import faultpoint
 from clew.model.certificate import Verdict
 from clew.model.verify import verify
+from clew.pipeline.contracts import Sink, WriteAction
 from clew.pipeline.load import load
 from clew.run import run
 from clew.supervisor.threads import Policy
@@ -91,3 +94,18 @@ def judged(directory: Path) -> Verdict:
     bodies = directory / "bodies"
     graph = load(str(directory / "days.py")).graph()
     return verify(graph, log_url(directory), str(bodies) if bodies.exists() else None)
+
+
+WRITER = """
+import pickle, sys
+sink, action, table = pickle.loads(bytes.fromhex(sys.argv[1]))
+try:
+    sink.write(action, iter([table]), table.schema)
+except Exception as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+
+
+def write_command(sink: Sink, action: WriteAction, table: pa.Table) -> list[str]:
+    """Return the command that performs one write in a process of its own."""
+    return [sys.executable, "-c", WRITER, pickle.dumps((sink, action, table)).hex()]

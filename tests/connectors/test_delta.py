@@ -39,6 +39,7 @@ from tests.connectors.crashes import (
     run_here,
     run_killed,
     words,
+    write_command,
 )
 from tests.model.runs import explained, only
 
@@ -179,27 +180,10 @@ def test_a_crash_at_the_commit_leaves_the_write_once(tmp_path, point, key):
     assert found(tmp_path / "t") == [(1, "a"), (2, "b")]
 
 
-WRITER = """
-import pickle, sys
-sink, action, table = pickle.loads(bytes.fromhex(sys.argv[1]))
-try:
-    sink.write(action, iter([table]), table.schema)
-except Exception as error:
-    sys.exit(f"{type(error).__name__}: {error}")
-"""
-
-
-def writer(sink, action: WriteAction, rows: pa.Table, fault: str = "") -> "subprocess.Popen[str]":
+def writer(sink, action: WriteAction, rows: pa.Table, fault: str) -> "subprocess.Popen[str]":
     """Write in a process of its own."""
-    given = pickle.dumps((sink, action, rows)).hex()
-    environment = {**os.environ, "CLEW_FAULTS": fault} if fault else {**os.environ}
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER, given],
-        env=environment,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    pipes: Any = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen(write_command(sink, action, rows), env={**os.environ, "CLEW_FAULTS": fault}, **pipes)
 
 
 @pytest.mark.parametrize("key", [None, "k"])

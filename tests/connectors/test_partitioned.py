@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew import disk, faultpoint
+from clew import Pipeline, disk, faultpoint
 from clew.connectors import files, partitions
 from clew.errors import GraphError, SinkFailed, SourceFailed
 from clew.faultpoint import CrashInjected
+from clew.model.outside import files_written, partition_tables
 from clew.pipeline.contracts import WriteAction
-from tests.connectors.crashes import EVENTS, expected, judged, multiset, records, run_here, run_killed
-from tests.model.runs import explained, only
+from tests.connectors.crashes import EVENTS, expected, judged, multiset, records, run_here, run_killed, write_command
+from tests.connectors.reading import all_events, rows
+from tests.model.runs import explained, finished, first, only
 
 ACTION = WriteAction("run1", "totals", "out", 7, incarnation=3)
 TABLE = records(1)
@@ -211,9 +214,44 @@ def test_a_column_named_twice_is_refused(tmp_path):
         files(tmp_path, partition_by=["day", "day"])
 
 
-def test_a_source_takes_no_partition_columns(tmp_path):
-    with pytest.raises(SourceFailed, match=r"partition_by= is for a sink, .*; leave it out"):
-        files(tmp_path, partition_by="day").validate()
+# Reading.
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "jsonl"])
+def test_a_source_gives_the_columns_that_directories_are_named_of(tmp_path, format):
+    files(tmp_path, format=format, partition_by="day").write(ACTION, iter([TABLE]), TABLE.schema)
+    where = tmp_path / f"**/*.{format}"
+    typed = files(where, partition_by="day", schema=TABLE.schema, rows_per_event=1)
+    typed.validate()
+    assert multiset(rows(all_events(typed, 2))) == multiset(TABLE.to_pylist())
+    as_text = rows(all_events(files(where, partition_by="day"), 2))
+    days = [row["day"] and str(row["day"]) for row in TABLE.to_pylist()]
+    assert sorted(map(repr, as_text)) == sorted(repr({**row, "day": day}) for row, day in zip(TABLE.to_pylist(), days))
+    fewer = files(where, partition_by="day", schema=pa.schema([("n", pa.int64())]))
+    assert sorted(row["n"] for row in rows(all_events(fewer, 2))) == [1, 1, 11, 21]
+
+
+def test_a_file_elsewhere_or_a_value_of_another_type_is_refused(tmp_path):
+    files(tmp_path, partition_by="day").write(ACTION, iter([TABLE]), TABLE.schema)
+    where = tmp_path / "**/*.parquet"
+    with pytest.raises(SourceFailed, match=r"not in a directory month=\.\.\.; name the columns as the directories do"):
+        all_events(files(where, partition_by="month"), 2)
+    number = pa.schema([("n", pa.int64()), ("day", pa.int64())])
+    with pytest.raises(SourceFailed, match="says day '2024-01-01', which is no int64; declare what the column holds"):
+        all_events(files(where, partition_by="day", schema=number), 2)
+
+
+def test_a_run_that_reads_a_partitioned_table_is_explained(tmp_path):
+    files(tmp_path / "in", partition_by="day").write(ACTION, iter([TABLE, TABLE]), TABLE.schema)
+    where = tmp_path / "in" / "**" / "*.parquet"
+    pipeline = Pipeline("copied")
+    source = pipeline.source("days", files(where, partition_by="day", schema=TABLE.schema, rows_per_event=2))
+    pipeline.sink(source, files(tmp_path / "out", partition_by="day"))
+    made = finished(pipeline, tmp_path)
+    assert multiset(by_day(tmp_path / "out")) == multiset(TABLE.to_pylist() * 2)
+    assert explained(made.verify())
+    (tmp_path / "in" / "day=2024-01-03").rename(tmp_path / "in" / "day=2024-01-04")
+    assert first(made.verify()).operator == "days"
 
 
 # Any values.
@@ -229,17 +267,15 @@ SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("day", pa.date32()),
 
 
 @settings(max_examples=60, deadline=None)
-@given(rows=ROWS, format=st.sampled_from(["parquet", "csv", "jsonl"]))
-def test_any_values_come_back_to_an_independent_reader_and_to_the_checker(rows, format):
-    from clew.model.outside import files_written, partition_tables
-
-    table = pa.Table.from_pylist([{"n": number, **row} for number, row in enumerate(rows)], SCHEMA)
+@given(made=ROWS, format=st.sampled_from(["parquet", "csv", "jsonl"]))
+def test_any_values_come_back_to_an_independent_reader_and_to_the_checker(made, format):
+    table = pa.Table.from_pylist([{"n": number, **row} for number, row in enumerate(made)], SCHEMA)
     with tempfile.TemporaryDirectory() as place:
         out = files(place, format=format, partition_by=list(VALUES))
         out.write(ACTION, iter([table]), SCHEMA)
         out.write(ACTION, iter([table]), SCHEMA)
         if format == "parquet":
-            assert multiset(by_day(Path(place), SCHEMA, tuple(VALUES)) if rows else []) == multiset(table.to_pylist())
+            assert multiset(by_day(Path(place), SCHEMA, tuple(VALUES)) if made else []) == multiset(table.to_pylist())
         found = [
             one for path in files_written(out.holds(), "run1-") for one in partition_tables(path, out.holds(), SCHEMA)
         ]
@@ -345,3 +381,25 @@ def test_the_finding_names_the_event_and_the_records(tmp_path):
     found = only(judged(tmp_path))
     assert (found.event, found.input_set, found.found) == ("events.out#2", 2, "no record")
     assert found.expected == "n 1, day '2024-01-01'; n 1, day '2024-01-01'"
+
+
+# System calls.
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is missing: make tools")
+@pytest.mark.parametrize(("call", "least"), [("mkdir", 5), ("rename", 4), ("fsync", 9)])
+def test_a_kill_at_any_system_call_is_followed_by_the_same_files(tmp_path, call, least):
+    whole = tmp_path / "whole"
+    files(whole, partition_by="day").write(ACTION, iter([TABLE]), TABLE.schema)
+    for nth in range(1, 60):
+        place = tmp_path / f"{nth}"
+        out = files(place, partition_by="day")
+        traced = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", os.devnull, "-e", f"trace={call}"]
+        fault = ["-e", f"inject={call}:signal=SIGKILL:when={nth}"]
+        died = subprocess.run([*traced, *fault, *write_command(out, ACTION, TABLE)], check=False, timeout=60)
+        if died.returncode == 0:
+            break
+        if not out.applied(ACTION):
+            out.write(ACTION, iter([TABLE]), TABLE.schema)
+        assert content(place) == content(whole)
+    assert nth > least, "a fault did not fire"
