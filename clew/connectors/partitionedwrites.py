@@ -14,7 +14,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from clew.connectors.filewrites import explained, fill, is_written, name_of, put, target
-from clew.connectors.partitions import refuse_columns, split
+from clew.connectors.partitions import Failed, refuse_columns, split
 from clew.disk import make_directory, sync_directory
 from clew.errors import SinkFailed
 from clew.faultpoint import fault_point
@@ -40,6 +40,7 @@ def write_partitioned(
         table = pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)])
         parts = split(table, columns, failed)
         make_directory(os.path.dirname(marker))
+        _settle_columns(directory, columns, action, failed)
         for name, part in parts.items():
             place = os.path.join(directory, name)
             os.makedirs(place, exist_ok=True)
@@ -48,6 +49,21 @@ def write_partitioned(
         put(marker, action.operator, lambda out: _list(out, parts))
         sync_directory(os.path.dirname(marker))
     fault_point("sink-after-commit", action.operator)
+
+
+def _settle_columns(directory: str, columns: Sequence[str], action: WriteAction, failed: Failed) -> None:
+    """Refuse other columns than the first write was partitioned by: a repeat of a write would double its records."""
+    place = os.path.join(directory, MARKERS, "columns.json")
+    if not os.path.exists(place):
+        put(place, action.operator, lambda out: _list(out, columns))
+        sync_directory(os.path.dirname(place))
+    with open(place, encoding="utf-8") as file:
+        there = json.load(file)
+    if there != list(columns):
+        raise failed(
+            f"the table is partitioned by {', '.join(there)}, expected {', '.join(columns)}",
+            "name the columns that it has, or another directory",
+        )
 
 
 def is_marked(directory: str, action: WriteAction) -> bool:
@@ -63,9 +79,9 @@ def _fill(format: str, part: pa.Table, out: BinaryIO) -> None:
     fill(format, out, iter([part]), part.schema)
 
 
-def _list(out: BinaryIO, parts: Iterable[str]) -> None:
-    """Write which partitions the write has; for people, because the log knows it too."""
-    out.write(json.dumps(list(parts), ensure_ascii=False, indent=1).encode())
+def _list(out: BinaryIO, names: Iterable[str]) -> None:
+    """Write the columns; or the partitions of a write, which is for people, because the log knows them too."""
+    out.write(json.dumps(list(names), ensure_ascii=False, indent=1).encode())
 
 
 def _sync_names(directory: str, parts: Iterable[str]) -> None:
