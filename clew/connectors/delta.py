@@ -36,6 +36,9 @@ _LOST_SIGNS = frozenset("%[\\]^|")
 #: Up to which version a table, known by its id, is durable by this process's own doing.
 _synced: dict[str, int] = {}
 
+#: Tables of which a sync has failed in this process: the system reports that once, and says yes when it is asked again.
+_broken: set[str] = set()
+
 
 @dataclass(frozen=True)
 class Delta(Sink):
@@ -62,23 +65,17 @@ class Delta(Sink):
             raise self._failed("it is a file, expected a directory", "name a directory")
 
     def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
-        """Commit the records with the writer's marker; whoever commits first makes the others look again."""
-        table = pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)])
-        self._refuse(table)
+        """Commit the records with the writer's marker, and make the commit durable."""
+        given = [table.cast(schema) for table in tables]
+        table = pa.concat_tables([schema.empty_table(), *given])
         lake = self._lake()
         with self._explained():
-            for _ in range(_ATTEMPTS):
-                try:
-                    held = self._try(lake, action, table)
-                    break
-                except lake.exceptions.CommitFailedError:
-                    continue
-            else:
-                raise self._failed(
-                    f"other writers committed first, {_ATTEMPTS} times",
-                    "run again, or let fewer operators write to this table at once",
-                )
-            self._sync(held)
+            if given:
+                self._refuse(table)
+            elif not len(schema) and not lake.DeltaTable.is_deltatable(self.path):
+                # A write action without events has no schema, so that there is nothing to make a table of.
+                return
+            self._sync(self._commit(lake, action, table))
         fault_point("sink-after-commit", action.operator)
 
     def applied(self, action: WriteAction) -> bool:
@@ -93,15 +90,29 @@ class Delta(Sink):
             self._sync(held)
             return True
 
+    def _commit(self, lake: Any, action: WriteAction, table: pa.Table) -> Any:
+        """Commit the write; returns the table as it then is."""
+        told = ""
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._try(lake, action, table)
+            except lake.exceptions.CommitFailedError as error:
+                told = _told(error)
+        raise self._failed(
+            f"other writers committed first, {_ATTEMPTS} times ({told})",
+            "run again, or let fewer operators write to this table at once",
+        )
+
     def _try(self, lake: Any, action: WriteAction, table: pa.Table) -> Any:
-        """Commit the write, unless it is there; returns the table as it then is."""
+        """Commit the write, unless it is there, to the table as it is now; whoever comes first lets the others fail."""
         held = self._opened(lake, table.schema)
         last, incarnation = _marker(held, action)
         if action.incarnation < incarnation:
             raise StaleWriter(action.operator, action.incarnation, incarnation)
         if action.number <= last and action.incarnation == incarnation:
             return held
-        self._refuse_other_table(lake, held, table)
+        if table.num_rows:
+            self._refuse_other_table(lake, held, table)
         marks = [
             lake.Transaction(_writer(action), max(last, action.number)),
             lake.Transaction(f"{_writer(action)}/incarnation", action.incarnation),
@@ -142,6 +153,8 @@ class Delta(Sink):
     def _refuse(self, table: pa.Table) -> None:
         """Refuse records that have no key, or one whose values are not equal in one way only."""
         schema = table.schema
+        if not len(schema):
+            raise self._failed("the records have no columns, expected at least one", "give them one in the function")
         missing = [name for name in self.key if name not in schema.names]
         if missing:
             what = f"the records have no column {', '.join(missing)}, which key= names"
@@ -178,13 +191,16 @@ class Delta(Sink):
         A write that stands on a commit of another writer is lost with it, so that one is synced too.
         """
         known, version = _synced.get(held.metadata().id, -1), held.version()
+        cure = "mend the cause and run again"
+        if held.metadata().id in _broken:
+            raise self._failed("an earlier sync of it failed, and another would say nothing of what was lost", cure)
         try:
             for commit in range(max(known + 1, version + 1 - _RECENT), version + 1):
                 self._sync_commit(held, commit)
             _sync_names(self.path)
         except OSError as error:
-            what = f"version {version} cannot be made durable ({error})"
-            raise self._failed(what, "mend the cause and run again") from error
+            _broken.add(held.metadata().id)
+            raise self._failed(f"version {version} cannot be made durable ({error})", cure) from error
         _synced[held.metadata().id] = version
 
     def _sync_commit(self, held: Any, version: int) -> None:
@@ -197,6 +213,9 @@ class Delta(Sink):
         directories = {self.path}
         for add in added:
             file = os.path.join(self.path, unquote(add["path"]))
+            if not file.startswith(self.path + os.sep):
+                # Of another table that this one was cloned from.
+                continue
             if os.path.exists(file) and os.path.getsize(file) == add["size"]:
                 sync_file(file)
                 directories |= _directories(self.path, file)
@@ -228,9 +247,8 @@ class Delta(Sink):
             raise
         # delta-rs raises what it likes, bare exceptions too.
         except Exception as error:
-            told = str(error).strip().partition("\n")[0]
             cure = "mend the cause and run again: what was committed is not written twice"
-            raise self._failed(f"it cannot be used ({told})", cure) from error
+            raise self._failed(f"it cannot be used ({_told(error)})", cure) from error
 
     def _failed(self, what: str, cure: str) -> SinkFailed:
         return SinkFailed(self.describe(), what, cure)
@@ -274,6 +292,10 @@ def delta(
 
 def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+def _told(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _writer(action: WriteAction) -> str:

@@ -33,12 +33,11 @@ def write_partitioned(
     def failed(what: str, cure: str) -> SinkFailed:
         return SinkFailed(directory, what, cure)
 
-    refuse_columns(schema, columns, failed)
     marker = _marker(directory, action)
     with explained(directory, f"write {action.name}"):
-        # Nothing is written before all partitions are known to have names.
-        table = pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)])
-        parts = split(table, columns, failed)
+        # Nothing is written before all partitions are known to have names. Without events there is no schema either.
+        given = [table.cast(schema) for table in tables]
+        parts = _parts(pa.concat_tables(given), columns, failed) if given else {}
         make_directory(os.path.dirname(marker))
         _settle_columns(directory, columns, action, failed)
         for name, part in parts.items():
@@ -49,6 +48,11 @@ def write_partitioned(
         put(marker, action.operator, lambda out: _list(out, parts))
         sync_directory(os.path.dirname(marker))
     fault_point("sink-after-commit", action.operator)
+
+
+def _parts(table: pa.Table, columns: Sequence[str], failed: Failed) -> dict[str, pa.Table]:
+    refuse_columns(table.schema, columns, failed)
+    return split(table, columns, failed)
 
 
 def _settle_columns(directory: str, columns: Sequence[str], action: WriteAction, failed: Failed) -> None:

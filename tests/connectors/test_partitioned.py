@@ -109,6 +109,12 @@ def test_an_empty_write_leaves_its_marker_only(tmp_path):
     assert tree(tmp_path) == WRITTEN[:2]
 
 
+def test_a_write_without_events_needs_no_schema(tmp_path):
+    out = files(tmp_path, partition_by="day")
+    out.write(ACTION, iter([]), pa.schema([]))
+    assert out.applied(ACTION)
+
+
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 5])
 def test_a_crash_between_two_files_is_not_applied_and_the_repeat_makes_the_same(tmp_path, nth):
     out = files(tmp_path / "out", partition_by="day")
@@ -178,6 +184,7 @@ def test_a_marker_that_cannot_be_made_durable_does_not_count(tmp_path, monkeypat
     ("table", "columns", "told"),
     [
         (TABLE, ["month"], "have no column month, which partition_by= names; name columns that are there: n, day"),
+        (TABLE.select([]), ["day"], "have no column day, which partition_by= names; name columns that are there"),
         (TABLE, ["day", "n"], "names all columns, expected one that is left for the files; leave one out"),
         (pa.table({"n": [1], "f": [0.5]}), ["f"], "column f has type double, expected text, .*; make it one of these"),
         (pa.table({"n": [1], "l": [[1]]}), ["l"], "column l has type list"),
