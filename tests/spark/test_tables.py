@@ -8,9 +8,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from clew import Pipeline, delta, files, generator
-from clew.model.verify import verify
 from clew.pipeline.contracts import WriteAction
-from clew.run import run
+from clew.run import run, verify
 from tests.connectors.crashes import EVENTS, expected, multiset, records
 from tests.model.runs import explained
 
@@ -48,4 +47,5 @@ def test_sparks_workers_write_both_kinds_of_tables(spark: SparkSession, tmp_path
     frame = spark.read.schema("n long, day date").parquet(str(tmp_path / "files"))
     assert multiset(row.asDict() for row in frame.collect()) == expected()
     assert multiset(DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()) == expected()
-    assert explained(verify(pipeline.graph(), log, bodies))
+    for engine in ("inline", "spark"):
+        assert explained(verify(pipeline, log=log, bodies=bodies, engine=engine, spark=spark))
