@@ -274,7 +274,7 @@ def test_secrets_reach_the_server_and_nobody_else(server: Server, caplog: pytest
     place = f"http://ursula:p%40ssw0rd@127.0.0.1:{server.port}"
     sink = http(
         f"{place}/records?token=tok-12345&bare-word", headers={"X-Auth": "Bearer header-secret"},
-        check=f"{place}/writes/{{key}}?token=tok-12345", holds=f"{place}/list?token=tok-12345",
+        check=f"{place}/writes/{{key}}?token=tok-12345&bare-word", holds=f"{place}/list?token=tok-12345&bare-word",
     )  # fmt: skip
     sink = pickle.loads(pickle.dumps(sink))
     echo = " and ".join(["you sent", *SECRETS])
