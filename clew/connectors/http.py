@@ -190,7 +190,9 @@ def _patiently(endpoint: Endpoint, action: str) -> Answer:
         place = endpoint.below(action)
     except ValueError as error:
         raise SourceFailed(
-            f"http {endpoint.describe()}", f"GET {action} {error}", "give a path and a query below the URL"
+            f"http {endpoint.describe()}",
+            f"GET {action!r} {error}",
+            "give a path and a query below the URL, with urllib.parse.quote around what comes from data",
         ) from None
     accept: Headers = (("Accept", "application/json, application/x-ndjson"),)
     for attempt in count(1):

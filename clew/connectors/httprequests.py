@@ -83,11 +83,13 @@ class Endpoint:
         return replace(self, url=self.url.replace("{key}", quote(key, safe="")))
 
     def below(self, action: str) -> "Endpoint":
-        """Return the address of something under this one; raises ValueError where an action leads away from it."""
+        """Return the address of something under this one; raises ValueError where an action leads elsewhere."""
         base, parts = urlsplit(self.url), urlsplit(action)
-        # Actions are made of data, and the headers shall reach nobody else.
+        # Actions are made of data: the headers shall reach nobody else, and nothing of it shall be cut off.
         if parts.scheme or parts.netloc or ".." in unquote(parts.path).split("/"):
             raise ValueError("leads away from there")
+        if "#" in action or not action.isprintable():
+            raise ValueError("holds what no address can hold")
         path = f"{base.path.rstrip('/')}/{parts.path.lstrip('/')}" if parts.path else base.path
         query = "&".join(part for part in (base.query, parts.query) if part)
         return replace(self, url=base._replace(path=path, query=query, fragment="").geturl())

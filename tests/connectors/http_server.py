@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/rates":
             self._answer(Page(json.dumps({"asked": self.path, "answer": state.count("GET", "/rates")})))
         else:
-            self._answer(Page("nothing here", 200 if path.removeprefix("/writes/") in state.written() else 404))
+            self._answer(Page("nothing here", 200 if path.rpartition("/")[2] in state.written() else 404))
 
     def do_POST(self) -> None:
         self._noted()

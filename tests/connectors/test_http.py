@@ -352,23 +352,26 @@ def test_a_schema_gives_exact_types_and_leaves_other_fields_out(server: Server):
 @pytest.mark.parametrize(
     ("body", "schema", "what"),
     [
-        ("", None, "is not records in JSON"),
-        ("<html>", None, "is not records in JSON"),
+        ("", None, "Expecting value"),
+        ("<html>", None, "Expecting value"),
         ("[1]", None, "it holds int where a record was expected"),
         ('"text"', None, "it holds str where a record was expected"),
         ('{"a": NaN}', None, "NaN is no JSON"),
         ('[{"a": 1}, {"a": "x"}]', None, "column a has no one type"),
         ('{"a": 1.5}', pa.schema([("a", pa.int64())]), r"column a holds Decimal\('1.5'\), which is no exact int64"),
-        ('{"a": {"b": true}}', pa.schema([("a", pa.struct([("b", pa.float64())]))]), "no exact struct"),
+        (
+            '{"a": {"b": true}}',
+            pa.schema([("a", pa.struct([("b", pa.float64())]))]),
+            r"column a holds \{.*\}, which is no exact struct",
+        ),
         ('{"a": "xy"}', pa.schema([("a", pa.list_(pa.string()))]), "column a holds 'xy', which is no exact list"),
     ],
 )
 def test_an_answer_that_is_no_records_is_refused_with_its_cure(server: Server, body: str, schema, what: str):
     server.pages["/x"] = Page(body)
-    cure = r"; ask for an object, an array of objects or one per line, and declare their types with schema=$"
-    with pytest.raises(
-        SourceFailed, match=rf"the answer to GET x is not records in JSON .*{what}.*{cure}|{what}.*{cure}"
-    ):
+    cure = "ask for an object, an array of objects or one per line, and declare their types with schema="
+    match = rf"source http .*: the answer to GET x is not records in JSON \({what}.*\); {cure}$"
+    with pytest.raises(SourceFailed, match=match):
         http(server.url(""), schema=schema).read("x")
 
 
@@ -379,6 +382,19 @@ def test_an_action_cannot_lead_away(server: Server, action: str):
     with pytest.raises(SourceFailed, match="leads away from there; give a path and a query below the URL"):
         http(server.url("/v1")).read(action)
     assert server.asked == []
+
+
+@pytest.mark.parametrize("action", ["/x?name=C#", "/x?name=a\nb", "/x\x00"])
+def test_nothing_of_an_action_is_cut_off_in_silence(server: Server, action: str):
+    with pytest.raises(SourceFailed, match=r"holds what no address can hold; .*urllib\.parse\.quote"):
+        http(server.url("/v1")).read(action)
+    assert server.asked == []
+
+
+def test_an_action_is_sent_as_it_was_meant(server: Server):
+    server.pages["/v1/x y"] = server.pages["/v1/x%20y"] = Page("{}")
+    http(server.url("/v1")).read("/x y?name=ü&name=C%23")
+    assert server.asked[-1][1] == "/v1/x%20y?name=%C3%BC&name=C%23"
 
 
 def test_an_action_that_looks_like_a_user_stays_a_path(server: Server):
@@ -395,6 +411,13 @@ def test_a_read_is_tried_again_where_that_may_help(server: Server):
     with pytest.raises(SourceFailed, match=r"GET x got 502 Bad Gateway, expected 2xx; check that the server runs"):
         http(server.url("")).read("x")
     assert len(server.asked) == 6
+
+
+def test_a_read_without_an_answer_says_so():
+    with serving() as gone:
+        rates = http(gone.url(""))
+    with pytest.raises(SourceFailed, match=r"GET x got no answer \(.*\), expected 2xx; check that the server runs"):
+        rates.read("x")
 
 
 def test_requests_go_on_in_a_fork_and_from_many_threads(server: Server):
