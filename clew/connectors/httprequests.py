@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -102,7 +101,7 @@ class Endpoint:
         parts = urlsplit(self.url)
         user, _, host = parts.netloc.rpartition("@")
         # The library writes the URL to its log, so it gets one that holds no secrets; this is what goes on the wire.
-        target = quote(parts._replace(scheme="", netloc="", path=parts.path or "/", fragment="").geturl(), _URL_SIGNS)
+        target = quote(f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}", _URL_SIGNS)
         sent = httpx.Headers(headers)
         sent.update(self.headers)
         try:
@@ -176,6 +175,8 @@ _clients: dict[int, "httpx.Client"] = {}
 
 
 def _client() -> "httpx.Client":
+    from http.cookiejar import CookieJar, DefaultCookiePolicy
+
     import httpx
 
     process = os.getpid()

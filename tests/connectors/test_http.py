@@ -108,14 +108,13 @@ def test_a_sink_is_idempotent_and_checkable_with_an_address_to_check_at():
 @pytest.mark.parametrize("fault", ["lose", "hang"])
 def test_a_lost_answer_can_be_tried_again_and_is_applied_once(server: Server, fault: str):
     server.writes = [fault]
-    sink = http(server.url(), timeout=0.3)
-    failed = refused(sink)
+    failed = refused(http(server.url(), timeout=0.3))
     assert server.happened[fault] == 1
     assert failed.again == 0
     assert str(failed).startswith(f"sink http {server.url()}: write {ACTION.name} got no answer (")
     assert "expected 2xx; check that the server runs" in str(failed)
     assert str(failed).endswith("run again: the write is repeated under the same key")
-    write(sink)
+    write(http(server.url()))
     assert server.records() == ROWS
     assert server.count("POST") == 2
 

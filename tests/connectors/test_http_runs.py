@@ -39,7 +39,7 @@ def server() -> Iterator[Server]:
 def sink(request: pytest.FixtureRequest, server: Server) -> Sink:
     """The server as a sink; every claim is tried with and without an address to check at."""
     check = server.url("/writes/{key}") if request.param == "checked" else None
-    return http(server.url(), check=check, holds=server.url(), timeout=0.5)
+    return http(server.url(), check=check, holds=server.url(), timeout=2)
 
 
 def numbers(sink: Sink) -> Pipeline:
@@ -114,7 +114,8 @@ def test_what_is_refused_stops_the_run_at_once_and_the_next_one_goes_on_with_it(
     server.writes = ["fine", Page("no such column", 422)]
     with pytest.raises(SinkFailed, match=r"got 422 .*no such column, expected 2xx; .*the run goes on with this write"):
         go(numbers(sink), tmp_path)
-    assert (server.happened["422"], server.count("POST")) == (1, 2)
+    # Tried again at once, it would have been fine.
+    assert (server.happened["422"], server.writes) == (1, [])
     go(numbers(sink), tmp_path)
     judge(server, sink, tmp_path)
 
@@ -286,7 +287,7 @@ def test_writes_of_an_operator_to_two_places_keep_their_order_each(server: Serve
 
     pipeline = Pipeline("both")
     source = pipeline.source("source", generator(lambda index: pa.table({"n": [index]}), EVENTS), **TURNS)
-    places = {name: http(server.url(f"/{name}"), timeout=0.5) for name in ("left", "right")}
+    places = {name: http(server.url(f"/{name}"), timeout=2) for name in ("left", "right")}
     pipeline.general("both", Both(), source, outputs=(), writes=places, **TURNS)
     server.writes = ["fine", "lose", "drop", "fine", "hang"]
     (fault,) = arm("sink-after-commit@both#3:raise")
