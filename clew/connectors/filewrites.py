@@ -1,18 +1,16 @@
 """How one write action becomes one file: whole or not at all, under a name that never changes."""
 
 import contextlib
-import json
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, time
-from decimal import Decimal
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from clew.connectors.jsonvalues import encoded
 from clew.disk import make_directory, sync_directory
 from clew.errors import SinkFailed
 from clew.faultpoint import fault_point
@@ -127,10 +125,8 @@ def _write_csv(out: BinaryIO, tables: Iterator[pa.Table], schema: pa.Schema) -> 
 
 def _write_jsonl(out: BinaryIO, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
     _refuse_without_text(schema, nested=False)
-    for table in tables:
-        for batch in table.cast(schema).to_batches(max_chunksize=1024):
-            lines = [json.dumps(row, default=_plain, allow_nan=False, ensure_ascii=False) for row in batch.to_pylist()]
-            out.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
+    for line in encoded(tables, schema):
+        out.write(f"{line}\n".encode())
 
 
 _WRITERS: dict[str, Callable[[BinaryIO, Iterator[pa.Table], pa.Schema], None]] = {
@@ -138,15 +134,6 @@ _WRITERS: dict[str, Callable[[BinaryIO, Iterator[pa.Table], pa.Schema], None]] =
     "csv": _write_csv,
     "jsonl": _write_jsonl,
 }
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, Decimal):
-        # As text, because most readers would make a number of it a float.
-        return format(value, "f")
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} has no form in JSON; turn it into text in the function")
 
 
 def _refuse_without_text(schema: pa.Schema, *, nested: bool) -> None:
