@@ -9,6 +9,7 @@ from contextlib import suppress
 from decimal import Decimal
 from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.csv
@@ -23,13 +24,17 @@ _EXTENSIONS = {"parquet": (".parquet",), "csv": (".csv",), "jsonl": (".jsonl", "
 _PAGE = 5_000
 #: How much of a CSV file is parsed at once; no record may be larger.
 _BLOCK = 32 << 20
+#: How Hive and Spark call the directory of the records that have no value.
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 def tables_held(held: Held, schema: pa.Schema) -> Iterator[pa.Table]:
     """Read everything that a place holds, as records of a schema, some at a time."""
     if isinstance(held, FilesHeld):
         for path in files_of(held):
-            yield from file_tables(path, schema, held.format)
+            yield from (
+                partition_tables(path, held, schema) if held.partition_by else file_tables(path, schema, held.format)
+            )
     elif isinstance(held, RowsHeld):
         yield from _rows_held(held, schema)
     else:
@@ -134,15 +139,50 @@ def file_written(held: FilesHeld, name: str) -> str:
 
 
 def files_written(held: FilesHeld, prefix: str) -> list[str]:
-    """Return all files of a sink whose names begin so."""
+    """Return all files of a sink whose names begin so, also in the directories of its partitions."""
     place = held.places[0]
     try:
-        names = os.listdir(place)
+        names = _tree(place) if held.partition_by else os.listdir(place)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise Unreadable(f"{place} cannot be read: {error.strerror}") from error
-    return sorted(os.path.join(place, name) for name in names if name.startswith(prefix))
+    return sorted(os.path.join(place, name) for name in names if os.path.basename(name).startswith(prefix))
+
+
+def _tree(place: str) -> Iterator[str]:
+    """Yield the files of a partitioned sink; directories that begin with a dot or an underscore hold no data."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for directory, below, names in os.walk(place, onerror=fail):
+        below[:] = [name for name in below if not name.startswith((".", "_"))]
+        yield from (os.path.relpath(os.path.join(directory, name), place) for name in names)
+
+
+def partition_tables(path: str, held: FilesHeld, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Read a file of a partitioned table as records of the schema; the names of its directories say the rest."""
+    known = _partition(path, held, schema)
+    inside = pa.schema([field for field in schema if field.name not in held.partition_by])
+    for table in file_tables(path, inside, held.format):
+        for name in known.column_names:
+            table = table.append_column(schema.field(name), pa.repeat(known[name][0], table.num_rows))
+        yield table.select(schema.names)
+
+
+def _partition(path: str, held: FilesHeld, schema: pa.Schema) -> pa.Table:
+    """Return the values that the last directories of a path are named of, as one record."""
+    directories = os.path.dirname(path).split(os.sep)[-len(held.partition_by) :]
+    parts = [directory.partition("=") for directory in directories]
+    if tuple(unquote(column) for column, _, _ in parts) != held.partition_by:
+        raise Misfit(f"{path} is not in a directory of {', '.join(held.partition_by)}")
+    try:
+        values = [None if value == _NULL_PARTITION else unquote(value, errors="strict") for _, _, value in parts]
+        named = [(schema.field(name), value) for name, value in zip(held.partition_by, values) if name in schema.names]
+        return table_of([[value for _, value in named]], pa.schema([field for field, _ in named]))
+    except (Misfit, ValueError) as error:
+        raise Misfit(f"the directories of {path} have no values of {', '.join(held.partition_by)}: {error}") from error
 
 
 def file_tables(path: str, schema: pa.Schema, format: str | None = None) -> Iterator[pa.Table]:

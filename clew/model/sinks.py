@@ -13,7 +13,20 @@ from clew.ids import Port
 from clew.model.certificate import Certificate, EventWrong, Logged, Verdict, undecided, wrong
 from clew.model.compare import Row, fold, shown, unmatched
 from clew.model.evidence import bodies_of
-from clew.model.holdings import MOST, Fetch, File, FilesWritten, Holding, KeyedNumbers, Numbers, Origin, Part, Written
+from clew.model.holdings import (
+    MOST,
+    Fetch,
+    File,
+    FilesWritten,
+    Holding,
+    KeyedNumbers,
+    Numbers,
+    Origin,
+    Part,
+    PartitionsWritten,
+    Scattered,
+    Written,
+)
 from clew.model.outside import file_written, files_written, is_missing, other_runs, place_of
 from clew.model.read import Unreadable, records
 from clew.model.values import Misfit
@@ -143,36 +156,56 @@ class _Place:
 
 
 class _Files(_Place):
-    """A directory: each write action is a file of its own."""
+    """A directory: each write action is a file of its own, or one per partition."""
 
     def _check(self) -> None:
         (writer,) = self._writers
         held = writer.held
         assert isinstance(held, FilesHeld)
         prefix = f"{self._log.run}-{writer.port.operator}-{writer.port.name}-"
-        expected: set[str] = set()
         if any(True for _ in self._log.writes(writer.port)) and not os.path.isdir(held.places[0]):
             raise Unreadable(f"there is no directory {held.places[0]}")
-        for compared, finding in self._compute.map(self._works(writer.port, held, prefix, expected)):
+        found = files_written(held, prefix)
+        expected: set[str] = set()
+        works = self._scattered if held.partition_by else self._works
+        for compared, finding in self._compute.map(works(writer.port, held, prefix, found, expected)):
             self._verdict.count("sink records", compared)
             if finding is not None:
                 self._add(finding)
                 return
-        extra = [path for path in files_written(held, prefix) if path not in expected]
+        extra = [path for path in found if path not in expected]
         if extra and not writer.gone:
             fact = f"{_many(len(extra), 'file')} in {held.places[0]} {_are(len(extra))} of no write action"
             self._add(wrong(self._operator, fact, found=os.path.basename(extra[0])))
 
-    def _works(self, port: Port, held: FilesHeld, prefix: str, expected: set[str]) -> Iterator[FilesWritten]:
+    def _works(
+        self, port: Port, held: FilesHeld, prefix: str, found: Sequence[str], expected: set[str]
+    ) -> Iterator[FilesWritten]:
         for batch in self._chunks(port):
-            files = [self._file(parts, held, prefix) for parts in batch]
+            files = [File(_path(parts, held, prefix), held.format or "parquet", self._all(parts)) for parts in batch]
             expected.update(file.path for file in files)
             yield FilesWritten(port.operator, tuple(files))
 
-    def _file(self, parts: tuple[Part, ...], held: FilesHeld, prefix: str) -> File:
-        schema = self._schema_of(parts)
-        path = file_written(held, f"{prefix}{parts[0].write:09d}")
-        return File(path, held.format or "parquet", Written(parts, schema or pa.schema([]), self._log.root))
+    def _scattered(
+        self, port: Port, held: FilesHeld, prefix: str, found: Sequence[str], expected: set[str]
+    ) -> Iterator[PartitionsWritten]:
+        by_name: dict[str, list[str]] = {}
+        for path in found:
+            by_name.setdefault(os.path.basename(path), []).append(path)
+        for batch in self._chunks(port):
+            writes = []
+            for parts in batch:
+                paths = by_name.get(os.path.basename(_path(parts, held, prefix)), [])
+                expected.update(paths)
+                writes.append(Scattered(tuple(paths), held, self._all(parts)))
+            yield PartitionsWritten(port.operator, tuple(writes))
+
+    def _all(self, parts: tuple[Part, ...]) -> Written:
+        return Written(parts, self._schema_of(parts) or pa.schema([]), self._log.root)
+
+
+def _path(parts: tuple[Part, ...], held: FilesHeld, prefix: str) -> str:
+    return file_written(held, f"{prefix}{parts[0].write:09d}")
 
 
 class _Table(_Place):

@@ -122,7 +122,7 @@ class _Source:
         parts: list[Held] = [held]
         if isinstance(held, FilesHeld):
             # Files can be read apart.
-            parts = [FilesHeld((path,), held.format) for path in files_of(held)]
+            parts = [FilesHeld((path,), held.format, held.partition_by) for path in files_of(held)]
         places = [Holding(part, self._schema) for part in parts]
         return zip(places, self._compute.map(Numbers(place) for place in places))
 
