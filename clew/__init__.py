@@ -1,6 +1,6 @@
 """Data pipelines on Apache Spark that can retrace their steps."""
 
-from clew.connectors import files, generator, postgres, sqlite
+from clew.connectors import cached, delta, files, generator, http, postgres, sqlite
 from clew.pipeline.contracts import Connection, Observed, Piece, Plan, Replayable, Sink, Source, WriteAction
 from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Capacity
@@ -35,8 +35,11 @@ __all__ = [
     "Sliding",
     "Tumbling",
     "WriteAction",
+    "cached",
+    "delta",
     "files",
     "generator",
+    "http",
     "postgres",
     "sqlite",
 ]

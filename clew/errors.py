@@ -248,6 +248,8 @@ class SinkFailed(ClewError):
     sink: str
     what: str
     cure: str
+    #: Seconds to wait before it is tried again; None where that cannot help.
+    again: float | None = 0.0
 
     def __str__(self) -> str:
         return f"sink {self.sink}: {self.what}; {self.cure}"

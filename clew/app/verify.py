@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
@@ -45,7 +45,7 @@ def verify(
             no_log(graph.name, place, run_again(file, log), as_json)
         began = time.monotonic()
         # What user code prints would otherwise stand before the answer.
-        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        with redirect_stdout(sys.stderr):
             verdict = judge(
                 graph, log=log, bodies=bodies, engine=engine, master=master,
                 program=lambda: program_of(target.path, target.name), trace=trace or (), progress=_progress(),

@@ -2,17 +2,20 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
 from clew.connectors import parquetfiles, textfiles
-from clew.connectors.filewrites import EXTENSIONS, is_written, write_file
+from clew.connectors.filewrites import EXTENSIONS, is_written, target, write_file
 from clew.connectors.listing import Entry, format_of, listing
+from clew.connectors.partitionedwrites import is_marked, write_partitioned
+from clew.connectors.partitions import completed, without
 from clew.connectors.recorded import recall, record
 from clew.connectors.slices import MOST_SLICES
 from clew.connectors.textfiles import Columns
-from clew.errors import GraphError, SinkFailed
+from clew.errors import GraphError, SinkFailed, SourceFailed
 from clew.pipeline.contracts import FilesHeld, Json, Piece, Plan, Replayable, Sink, WriteAction
 from clew.pipeline.location import caller
 
@@ -27,7 +30,7 @@ class Files(Replayable, Sink):
     goes through them, file after file.
 
     As a sink, each write action is one file named after it. A repeat makes the same file again, which
-    is harmless; it is not fenced.
+    is harmless; it is not fenced. With `partition_by` it is one file per partition, in Hive's directories.
     """
 
     idempotent = True
@@ -38,15 +41,17 @@ class Files(Replayable, Sink):
     format: str | None = None
     rows_per_event: int = 1000
     declared: pa.Schema | None = None
+    partition_by: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        return f"files {self.given}"
+        by = f" by {', '.join(self.partition_by)}" if self.partition_by else ""
+        return f"files {self.given}{by}"
 
     def schema(self) -> pa.Schema | None:
         return self.declared
 
     def holds(self) -> FilesHeld:
-        return FilesHeld(self.places, self.format)
+        return FilesHeld(self.places, self.format, self.partition_by)
 
     def validate(self) -> None:
         """Raise SourceFailed when there is nothing to read."""
@@ -64,7 +69,8 @@ class Files(Replayable, Sink):
             entries, inferred = [entry for entry, _ in footers], footers[0][1]
         else:
             inferred = self.declared or textfiles.infer(entries, format)
-        schema = self.declared or inferred
+        # Directories do not say the types of their values, so these are text unless somebody does.
+        schema = self.declared or pa.schema([*inferred, *((name, pa.string()) for name in self.partition_by)])
         return {"format": format, "schema": record(schema), "files": [entry.json() for entry in entries]}
 
     def plan(self, snapshot: Json, offset: Json, events: int) -> Plan:
@@ -88,15 +94,31 @@ class Files(Replayable, Sink):
             file, row, byte, checksum = file + 1, 0, 0, 0
 
     def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
-        write_file(self._directory(), self.format or "parquet", action, tables, schema)
+        directory, format = self._directory(), self.format or "parquet"
+        if self.partition_by:
+            write_partitioned(directory, format, self.partition_by, action, tables, schema)
+        else:
+            write_file(directory, format, action, tables, schema)
 
     def applied(self, action: WriteAction) -> bool:
-        return is_written(self._directory(), self.format or "parquet", action)
+        if self.partition_by:
+            return is_marked(self._directory(), action)
+        return is_written(target(self._directory(), self.format or "parquet", action))
 
     def _batches(self, snapshot: Json, entry: Entry, row: int, byte: int, checksum: int) -> Iterator[textfiles.Batch]:
-        columns = Columns(recall(snapshot["schema"]), self.declared is not None)
-        if snapshot["format"] != "parquet":
-            yield from textfiles.read(entry, snapshot["format"], columns, row, byte, checksum, self.rows_per_event)
+        schema = recall(snapshot["schema"])
+        columns = Columns(without(schema, self.partition_by), self.declared is not None)
+        for batch in self._read_file(snapshot["format"], entry, columns, row, byte, checksum):
+            if self.partition_by:
+                table = completed(batch.table, entry.path, self.partition_by, schema, partial(SourceFailed, entry.path))
+                batch = replace(batch, table=table)
+            yield batch
+
+    def _read_file(
+        self, format: str, entry: Entry, columns: Columns, row: int, byte: int, checksum: int
+    ) -> Iterator[textfiles.Batch]:
+        if format != "parquet":
+            yield from textfiles.read(entry, format, columns, row, byte, checksum, self.rows_per_event)
             return
         for table in parquetfiles.read(entry, columns, row, self.rows_per_event):
             row += table.num_rows
@@ -137,21 +159,29 @@ def files(
     format: str | None = None,
     rows_per_event: int = 1000,
     schema: pa.Schema | None = None,
+    partition_by: str | Sequence[str] = (),
 ) -> Files:
     """Name files to read, or a directory to write to.
 
     To read, `path` is a file, a directory, a glob or a list of these. The format is `parquet`, `csv` or
     `jsonl`, by default as the names end; each event has `rows_per_event` rows, fewer at the end of a file.
     To write, `path` is a directory; the format is `parquet` unless another is named.
+
+    With `partition_by`, files are in directories such as `day=2024-01-01/state=NY` and do not hold these columns
+    themselves. A write is then one file per partition. To read, name the files with a glob (`sales/**/*.parquet`); the
+    columns are text unless `schema` says otherwise.
     """
     paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(one) for one in path]
     if format is not None and format not in EXTENSIONS:
         raise GraphError(f"files cannot have the format {format!r}; it is one of {', '.join(EXTENSIONS)}", caller())
     if not paths or rows_per_event < 1:
         raise GraphError("files need at least one path, and events at least one row", caller())
+    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    if len(set(columns)) < len(columns):
+        raise GraphError("partition_by= names a column twice; name each once", caller())
     # Absolute from here on: executors may stand in another directory.
     places = tuple(os.path.abspath(os.path.expanduser(one)) for one in paths)
-    return Files(", ".join(paths), places, format, rows_per_event, schema)
+    return Files(", ".join(paths), places, format, rows_per_event, schema, columns)
 
 
 def _is_glob(place: str) -> bool:

@@ -1,18 +1,16 @@
 """How one write action becomes one file: whole or not at all, under a name that never changes."""
 
 import contextlib
-import json
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, time
-from decimal import Decimal
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from clew.connectors.jsonvalues import encoded
 from clew.disk import make_directory, sync_directory
 from clew.errors import SinkFailed
 from clew.faultpoint import fault_point
@@ -23,46 +21,68 @@ EXTENSIONS = {"parquet": ".parquet", "csv": ".csv", "jsonl": ".jsonl"}
 
 def target(directory: str, format: str, action: WriteAction) -> str:
     """Return the path of a write action's file."""
+    return os.path.join(directory, name_of(directory, action) + EXTENSIONS[format])
+
+
+def name_of(directory: str, action: WriteAction) -> str:
+    """Return a write action's name, if a file can have it."""
     if os.path.basename(action.name) != action.name or action.name.startswith("."):
         raise SinkFailed(directory, f"{action.name!r} cannot name a file in it", "rename the operator or the run")
-    return os.path.join(directory, action.name + EXTENSIONS[format])
+    return action.name
 
 
 def write_file(directory: str, format: str, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
     """Write a file beside its place, make it durable, and move it there in one step."""
     final = target(directory, format, action)
-    try:
+    with explained(directory, os.path.basename(final)):
         make_directory(directory)
-        _remove_leftovers(final)
-        temporary = _temporary(final)
-        try:
-            with open(temporary, "xb") as out:
-                _WRITERS[format](out, tables, schema)
-                out.flush()
-                os.fsync(out.fileno())
-            fault_point("sink-before-rename", action.operator)
-            os.replace(temporary, final)
-        except Exception:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        put(final, action.operator, lambda out: fill(format, out, tables, schema))
         sync_directory(directory)
-    except (OSError, pa.ArrowException, TypeError, ValueError) as error:
-        raise SinkFailed(
-            directory, f"{os.path.basename(final)} cannot be written ({error})",
-            "mend the cause and run again: the write is repeated under the same name",
-        ) from error  # fmt: skip
     fault_point("sink-after-commit", action.operator)
 
 
-def is_written(directory: str, format: str, action: WriteAction) -> bool:
-    """Say whether a write action's file is in its place, for good.
+@contextlib.contextmanager
+def explained(directory: str, what: str) -> Iterator[None]:
+    """Raise SinkFailed for what can go wrong while files are written."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, TypeError, ValueError) as error:
+        raise SinkFailed(
+            directory, f"{what} cannot be written ({error})",
+            "mend the cause and run again: the write is repeated under the same name",
+        ) from error  # fmt: skip
+
+
+def put(final: str, operator: str, write: Callable[[BinaryIO], None]) -> None:
+    """Write a file under a temporary name and move it to its place; its content is durable then, its name not yet."""
+    _remove_leftovers(final)
+    temporary = _temporary(final)
+    try:
+        with open(temporary, "xb") as out:
+            write(out)
+            out.flush()
+            os.fsync(out.fileno())
+        fault_point("sink-before-rename", operator)
+        os.replace(temporary, final)
+    except Exception:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def fill(format: str, out: BinaryIO, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+    """Write the content of a file."""
+    _WRITERS[format](out, tables, schema)
+
+
+def is_written(final: str) -> bool:
+    """Say whether a file is in its place, for good.
 
     Who moved it there may have failed, or died, before its name was synced; so that is done here.
     """
-    final = target(directory, format, action)
     if not os.path.exists(final):
         return False
+    directory = os.path.dirname(final)
     try:
         make_directory(directory)
         sync_directory(directory)
@@ -105,10 +125,8 @@ def _write_csv(out: BinaryIO, tables: Iterator[pa.Table], schema: pa.Schema) -> 
 
 def _write_jsonl(out: BinaryIO, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
     _refuse_without_text(schema, nested=False)
-    for table in tables:
-        for batch in table.cast(schema).to_batches(max_chunksize=1024):
-            lines = [json.dumps(row, default=_plain, allow_nan=False, ensure_ascii=False) for row in batch.to_pylist()]
-            out.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
+    for line in encoded(tables, schema):
+        out.write(f"{line}\n".encode())
 
 
 _WRITERS: dict[str, Callable[[BinaryIO, Iterator[pa.Table], pa.Schema], None]] = {
@@ -116,15 +134,6 @@ _WRITERS: dict[str, Callable[[BinaryIO, Iterator[pa.Table], pa.Schema], None]] =
     "csv": _write_csv,
     "jsonl": _write_jsonl,
 }
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, Decimal):
-        # As text, because most readers would make a number of it a float.
-        return format(value, "f")
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} has no form in JSON; turn it into text in the function")
 
 
 def _refuse_without_text(schema: pa.Schema, *, nested: bool) -> None:

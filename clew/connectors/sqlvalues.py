@@ -68,7 +68,7 @@ def decode_key(key: Json) -> Any:
 
 
 def _column(name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
-    convert = _converter(kind)
+    convert = converter(kind)
     try:
         return pa.array([None if value is None else convert(value) for value in values], kind)
     except (pa.ArrowException, ValueError, TypeError, OverflowError, InvalidOperation):
@@ -76,7 +76,7 @@ def _column(name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _first_refused(values: list[Any], kind: pa.DataType) -> object:
-    convert = _converter(kind)
+    convert = converter(kind)
     for value in values:
         try:
             pa.array([None if value is None else convert(value)], kind)
@@ -85,7 +85,7 @@ def _first_refused(values: list[Any], kind: pa.DataType) -> object:
     return values
 
 
-def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
+def converter(kind: pa.DataType) -> Callable[[Any], Any]:
     """Return how a value becomes one that Arrow takes for `kind` without changing it."""
     types = pa.types
     if types.is_timestamp(kind):

@@ -16,13 +16,13 @@ import pyarrow as pa
 from clew.errors import ClewError
 from clew.ids import EventId, Port
 from clew.model.certificate import Body, Finding, wrong
-from clew.model.compare import Row, numbers_of, rows_of, same, shown
-from clew.model.interpret import Frames, as_sent, records
-from clew.model.outside import file_tables, tables_held
-from clew.model.read import Unreadable
+from clew.model.compare import Row, bucket_of, numbers_of, rows_of, same, shown, unmatched
+from clew.model.interpret import Frames, as_sent
+from clew.model.outside import file_tables, partition_tables, tables_held
+from clew.model.read import Unreadable, records
 from clew.model.values import Misfit
 from clew.model.work import Stretch
-from clew.pipeline.contracts import Held, Piece, Replayable
+from clew.pipeline.contracts import FilesHeld, Held, Piece, Replayable
 from clew.pipeline.graph import Graph
 
 #: How many records are numbered together.
@@ -47,7 +47,7 @@ class Records(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class EventsLogged:
     """The records of some events."""
 
     stretch: Stretch
@@ -200,6 +200,10 @@ class Fetch:
 
     records: Records
     wanted: frozenset[int]
+    #: Which bucket of how many they are to be in, and the key that buckets are by.
+    bucket: int = 0
+    buckets: int = 1
+    key: tuple[str, ...] = ()
 
     def run(self, graph: Graph, frames: Frames | None) -> list[tuple[Origin, Row]]:
         return list(islice(self._found(graph), MOST))
@@ -208,7 +212,11 @@ class Fetch:
         for origin, table in self.records.tables(graph):
             numbers = numbers_of(table)
             if not self.wanted.isdisjoint(numbers):
-                yield from ((origin, row) for row, number in zip(rows_of(table), numbers) if number in self.wanted)
+                wanted = (row for row, number in zip(rows_of(table), numbers) if number in self.wanted)
+                names = table.schema.names
+                yield from (
+                    (origin, row) for row in wanted if bucket_of(row, names, self.key, self.buckets) == self.bucket
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +279,61 @@ class FilesWritten:
         return wrong(self.operator, fact, event=event, input_set=write if event else None, **rest)
 
 
-def _expected(file: File, graph: Graph) -> Iterator[tuple[Origin, Row]]:
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """The files that a write action made, one per partition, and what was to be in them."""
+
+    paths: tuple[str, ...]
+    held: FilesHeld
+    written: Written
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsWritten:
+    """Hold write actions against the files that they made in the directories of their partitions."""
+
+    operator: str
+    writes: tuple[Scattered, ...]
+
+    def run(self, graph: Graph, frames: Frames | None) -> tuple[int, Finding | None]:
+        """Return how many records are the same, and what is wrong after them."""
+        compared = 0
+        for write in self.writes:
+            expected = list(_expected(write, graph))
+            try:
+                found = list(_scattered(write))
+            except Misfit as error:
+                return compared, self._wrong(write, "made a file that is not what was written", found=str(error))
+            missing, extra = unmatched((row for _, row in expected), found)
+            if missing or extra:
+                return compared, self._differs(write, expected, missing, extra)
+            compared += len(found)
+        return compared, None
+
+    def _differs(
+        self, write: Scattered, expected: list[tuple[Origin, Row]], missing: list[Row], extra: list[Row]
+    ) -> Finding:
+        names = write.written.schema.names
+        origin = next((origin for origin, row in expected if missing and same(row, missing[0])), None)
+        return self._wrong(
+            write, "made files that hold other records than were written", origin,
+            expected=shown(missing, names), found=shown(extra, names),
+        )  # fmt: skip
+
+    def _wrong(self, write: Scattered, fact: str, origin: Origin | None = None, **rest: Any) -> Finding:
+        part = write.written.parts[0]
+        event, number = origin or (part.named, part.write)
+        fact = f"write action #{number} {fact}"
+        return wrong(self.operator, fact, event=event, input_set=number if event else None, **rest)
+
+
+def _scattered(write: Scattered) -> Iterator[Row]:
+    for path in write.paths:
+        for table in partition_tables(path, write.held, write.written.schema):
+            yield from rows_of(table)
+
+
+def _expected(file: File | Scattered, graph: Graph) -> Iterator[tuple[Origin, Row]]:
     return ((origin, row) for origin, table in file.written.tables(graph) for row in rows_of(table))
 
 

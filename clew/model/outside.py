@@ -5,9 +5,11 @@ import glob
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.csv
@@ -22,13 +24,17 @@ _EXTENSIONS = {"parquet": (".parquet",), "csv": (".csv",), "jsonl": (".jsonl", "
 _PAGE = 5_000
 #: How much of a CSV file is parsed at once; no record may be larger.
 _BLOCK = 32 << 20
+#: How Hive and Spark call the directory of the records that have no value.
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 def tables_held(held: Held, schema: pa.Schema) -> Iterator[pa.Table]:
     """Read everything that a place holds, as records of a schema, some at a time."""
     if isinstance(held, FilesHeld):
         for path in files_of(held):
-            yield from file_tables(path, schema, held.format)
+            yield from (
+                partition_tables(path, held, schema) if held.partition_by else file_tables(path, schema, held.format)
+            )
     elif isinstance(held, RowsHeld):
         yield from _rows_held(held, schema)
     else:
@@ -45,19 +51,54 @@ def tables_held(held: Held, schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def other_runs(held: RowsHeld, run: str) -> int:
-    """Return how many other runs have written to this database, by the markers they left."""
+    """Return how many other runs have written to this table, by the markers they left; some do not say where to."""
+    same = "lower(target) = lower(?)" if _is_sqlite(held) else "to_regclass(target) = to_regclass(?)"
+    mine = f"SELECT DISTINCT run FROM clew_writes WHERE target IS NULL OR {same}"
+    for sql, values in ((mine, (_table_of(held),)), ("SELECT DISTINCT run FROM clew_writes", ())):
+        # A connection each: one that has failed answers no more.
+        with suppress(Unreadable), opened(held.database) as database:
+            return sum(1 for (other,) in database.rows(sql, *values) if other != run)
+    return 0
+
+
+def place_of(held: RowsHeld) -> tuple[str, str | None]:
+    """Return what two connections to one table have in common; SQLite takes no notice of the case of a name."""
+    return held.database, (_folded(held.table) if held.table and _is_sqlite(held) else held.table)
+
+
+def is_missing(held: RowsHeld) -> bool:
+    """Say whether a table is certainly not there: its database answers and has none, or is a file that is gone."""
+    if not held.table:
+        return False
+    if not _is_sqlite(held):
+        sql = "SELECT 1 WHERE to_regclass(?) IS NOT NULL"
+    elif not os.path.exists(held.database.removeprefix("sqlite:///")):
+        return True
+    else:
+        sql = "SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)"
     with opened(held.database) as database:
-        try:
-            return sum(1 for (other,) in database.rows("SELECT DISTINCT run FROM clew_writes") if other != run)
-        except Unreadable:
-            return 0
+        name = held.table.rpartition(".")[2] if _is_sqlite(held) else _table_of(held)
+        return not any(True for _ in database.rows(sql, name))
+
+
+def _is_sqlite(held: RowsHeld) -> bool:
+    return held.database.startswith("sqlite:///")
+
+
+def _folded(name: str) -> str:
+    return "".join(letter.lower() if letter.isascii() else letter for letter in name.removeprefix("main."))
+
+
+def _table_of(held: RowsHeld) -> str:
+    """Return a table as statements name it."""
+    return ".".join(_quoted(part) for part in (held.table or "").split("."))
 
 
 def _rows_held(held: RowsHeld, schema: pa.Schema) -> Iterator[pa.Table]:
     """Read a table, or a query's result in its order."""
     names = ", ".join(_quoted(name) for name in schema.names)
     if held.table:
-        source, order = ".".join(_quoted(part) for part in held.table.split(".")), ""
+        source, order = _table_of(held), ""
     else:
         source, order = f"({held.query}\n) AS q", f" ORDER BY {_quoted(held.order)}" if held.order else ""
     with opened(held.database) as database:
@@ -98,15 +139,50 @@ def file_written(held: FilesHeld, name: str) -> str:
 
 
 def files_written(held: FilesHeld, prefix: str) -> list[str]:
-    """Return all files of a sink whose names begin so."""
+    """Return all files of a sink whose names begin so, also in the directories of its partitions."""
     place = held.places[0]
     try:
-        names = os.listdir(place)
+        names = _tree(place) if held.partition_by else os.listdir(place)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise Unreadable(f"{place} cannot be read: {error.strerror}") from error
-    return sorted(os.path.join(place, name) for name in names if name.startswith(prefix))
+    return sorted(os.path.join(place, name) for name in names if os.path.basename(name).startswith(prefix))
+
+
+def _tree(place: str) -> Iterator[str]:
+    """Yield the files of a partitioned sink; directories that begin with a dot or an underscore hold no data."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for directory, below, names in os.walk(place, onerror=fail):
+        below[:] = [name for name in below if not name.startswith((".", "_"))]
+        yield from (os.path.relpath(os.path.join(directory, name), place) for name in names)
+
+
+def partition_tables(path: str, held: FilesHeld, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Read a file of a partitioned table as records of the schema; the names of its directories say the rest."""
+    known = _partition(path, held, schema)
+    inside = pa.schema([field for field in schema if field.name not in held.partition_by])
+    for table in file_tables(path, inside, held.format):
+        for name in known.column_names:
+            table = table.append_column(schema.field(name), pa.repeat(known[name][0], table.num_rows))
+        yield table.select(schema.names)
+
+
+def _partition(path: str, held: FilesHeld, schema: pa.Schema) -> pa.Table:
+    """Return the values that the last directories of a path are named of, as one record."""
+    directories = os.path.dirname(path).split(os.sep)[-len(held.partition_by) :]
+    parts = [directory.partition("=") for directory in directories]
+    if tuple(unquote(column) for column, _, _ in parts) != held.partition_by:
+        raise Misfit(f"{path} is not in a directory of {', '.join(held.partition_by)}")
+    try:
+        values = [None if value == _NULL_PARTITION else unquote(value, errors="strict") for _, _, value in parts]
+        named = [(schema.field(name), value) for name, value in zip(held.partition_by, values) if name in schema.names]
+        return table_of([[value for _, value in named]], pa.schema([field for field, _ in named]))
+    except (Misfit, ValueError) as error:
+        raise Misfit(f"the directories of {path} have no values of {', '.join(held.partition_by)}: {error}") from error
 
 
 def file_tables(path: str, schema: pa.Schema, format: str | None = None) -> Iterator[pa.Table]:

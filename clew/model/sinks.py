@@ -4,7 +4,6 @@ import os
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -14,16 +13,30 @@ from clew.ids import Port
 from clew.model.certificate import Certificate, EventWrong, Logged, Verdict, undecided, wrong
 from clew.model.compare import Row, fold, shown, unmatched
 from clew.model.evidence import bodies_of
-from clew.model.holdings import MOST, Fetch, File, FilesWritten, Holding, KeyedNumbers, Numbers, Origin, Part, Written
-from clew.model.interpret import records
-from clew.model.outside import file_written, files_written, other_runs
-from clew.model.read import Unreadable
+from clew.model.holdings import (
+    MOST,
+    Fetch,
+    File,
+    FilesWritten,
+    Holding,
+    KeyedNumbers,
+    Numbers,
+    Origin,
+    Part,
+    PartitionsWritten,
+    Scattered,
+    Written,
+)
+from clew.model.outside import file_written, files_written, is_missing, other_runs, place_of
+from clew.model.read import Unreadable, records
 from clew.model.values import Misfit
 from clew.model.work import Compute
-from clew.model.writes import gone
 from clew.pipeline.contracts import FilesHeld, Held, RowsHeld
 from clew.pipeline.graph import Graph
 from clew.pipeline.schema import fixed
+
+#: How often the records of a place are gone through to explain what differs.
+MOST_BUCKETS = 32
 
 #: How many write actions one piece of work compares, and after how many bytes it has enough.
 CHUNK_WRITES = 50
@@ -45,12 +58,19 @@ def check_sinks(graph: Graph, certificate: Certificate, compute: Compute, verdic
     places: dict[Any, list[_Writer]] = {}
     for spec in graph.operators.values():
         for name, sink in spec.sinks.items():
-            port, held = Port(spec.name, name), sink.holds()
+            port = Port(spec.name, name)
+            try:
+                held = sink.holds()
+            except Exception as error:
+                # Somebody's own code may fail in any way.
+                fact = f"holds() of {sink.describe()} fails: {type(error).__name__}: {error}"
+                verdict.findings.append(undecided(spec.name, fact))
+                continue
             if held is None:
                 fact = f"what {sink.describe()} holds cannot be read by anybody else"
                 verdict.findings.append(undecided(spec.name, fact))
             else:
-                writer = _Writer(port, held, bool(gone(certificate, port)))
+                writer = _Writer(port, held, certificate.collected_writes(port) > 0)
                 places.setdefault(_place(held, port), []).append(writer)
     for writers in places.values():
         kind = _Files if isinstance(writers[0].held, FilesHeld) else _Table
@@ -60,7 +80,7 @@ def check_sinks(graph: Graph, certificate: Certificate, compute: Compute, verdic
 def _place(held: Held, port: Port) -> Any:
     """Return what two connections have in common when they write to one place; files are known by their writer."""
     if isinstance(held, RowsHeld):
-        return held.database, held.table
+        return place_of(held)
     return port if isinstance(held, FilesHeld) or type(held).__hash__ is None else held
 
 
@@ -81,7 +101,7 @@ class _Place:
         try:
             self._check()
         except EventWrong as error:
-            self._add(wrong(self._operator, error.what, event=error.event))
+            self._add(error.finding(self._operator))
         except Misfit as error:
             self._add(wrong(self._operator, f"{self._where} holds what nobody can have written: {error}"))
         except ClewError as error:
@@ -136,36 +156,56 @@ class _Place:
 
 
 class _Files(_Place):
-    """A directory: each write action is a file of its own."""
+    """A directory: each write action is a file of its own, or one per partition."""
 
     def _check(self) -> None:
         (writer,) = self._writers
         held = writer.held
         assert isinstance(held, FilesHeld)
         prefix = f"{self._log.run}-{writer.port.operator}-{writer.port.name}-"
-        expected: set[str] = set()
         if any(True for _ in self._log.writes(writer.port)) and not os.path.isdir(held.places[0]):
             raise Unreadable(f"there is no directory {held.places[0]}")
-        for compared, finding in self._compute.map(self._works(writer.port, held, prefix, expected)):
+        found = files_written(held, prefix)
+        expected: set[str] = set()
+        works = self._scattered if held.partition_by else self._works
+        for compared, finding in self._compute.map(works(writer.port, held, prefix, found, expected)):
             self._verdict.count("sink records", compared)
             if finding is not None:
                 self._add(finding)
                 return
-        extra = [path for path in files_written(held, prefix) if path not in expected]
+        extra = [path for path in found if path not in expected]
         if extra and not writer.gone:
             fact = f"{_many(len(extra), 'file')} in {held.places[0]} {_are(len(extra))} of no write action"
             self._add(wrong(self._operator, fact, found=os.path.basename(extra[0])))
 
-    def _works(self, port: Port, held: FilesHeld, prefix: str, expected: set[str]) -> Iterator[FilesWritten]:
+    def _works(
+        self, port: Port, held: FilesHeld, prefix: str, found: Sequence[str], expected: set[str]
+    ) -> Iterator[FilesWritten]:
         for batch in self._chunks(port):
-            files = [self._file(parts, held, prefix) for parts in batch]
+            files = [File(_path(parts, held, prefix), held.format or "parquet", self._all(parts)) for parts in batch]
             expected.update(file.path for file in files)
             yield FilesWritten(port.operator, tuple(files))
 
-    def _file(self, parts: tuple[Part, ...], held: FilesHeld, prefix: str) -> File:
-        schema = self._schema_of(parts)
-        path = file_written(held, f"{prefix}{parts[0].write:09d}")
-        return File(path, held.format or "parquet", Written(parts, schema or pa.schema([]), self._log.root))
+    def _scattered(
+        self, port: Port, held: FilesHeld, prefix: str, found: Sequence[str], expected: set[str]
+    ) -> Iterator[PartitionsWritten]:
+        by_name: dict[str, list[str]] = {}
+        for path in found:
+            by_name.setdefault(os.path.basename(path), []).append(path)
+        for batch in self._chunks(port):
+            writes = []
+            for parts in batch:
+                paths = by_name.get(os.path.basename(_path(parts, held, prefix)), [])
+                expected.update(paths)
+                writes.append(Scattered(tuple(paths), held, self._all(parts)))
+            yield PartitionsWritten(port.operator, tuple(writes))
+
+    def _all(self, parts: tuple[Part, ...]) -> Written:
+        return Written(parts, self._schema_of(parts) or pa.schema([]), self._log.root)
+
+
+def _path(parts: tuple[Part, ...], held: FilesHeld, prefix: str) -> str:
+    return file_written(held, f"{prefix}{parts[0].write:09d}")
 
 
 class _Table(_Place):
@@ -183,11 +223,15 @@ class _Table(_Place):
             return
         expected = _sorted(self._expected(schema, key))
         holding = Holding(self._writers[0].held, schema)
+        if expected and isinstance(holding.held, RowsHeld) and is_missing(holding.held):
+            fact = f"{self._where} is not there, and {_many(len(expected), 'record')} {_are(len(expected))} to be in it"
+            self._add(wrong(self._operator, fact))
+            return
         (held,) = self._compute.map([Numbers(holding)])
         found = _sorted(held)
         self._verdict.count("sink records", len(found))
         if expected != found:
-            self._explain(holding, key, frozenset(islice(_differing(expected, found), MOST)))
+            self._explain(holding, key, frozenset(_differing(expected, found)))
 
     def _key(self) -> tuple[str, ...]:
         keys = [writer.held.key for writer in self._writers if not isinstance(writer.held, FilesHeld)]
@@ -215,13 +259,34 @@ class _Table(_Place):
         return array("Q", last.values())
 
     def _explain(self, holding: Holding, key: tuple[str, ...], differ: frozenset[int]) -> None:
-        """Fetch the records whose numbers differ; some differ only in how floats were rounded."""
+        """Fetch the records whose numbers differ; some differ only in how floats were rounded.
+
+        As many at a time as can be held, in buckets, up to the first in which something is wrong.
+        """
+        buckets = -(-len(differ) // (MOST // 2))
+        before = len(self._verdict.findings)
+        for bucket in range(min(buckets, MOST_BUCKETS)):
+            self._explain_bucket(holding, key, (differ, bucket, buckets))
+            if len(self._verdict.findings) > before:
+                return
+        if buckets > MOST_BUCKETS:
+            fact = f"{_many(len(differ), 'record')} of {self._where} differ, if only in how floats were rounded"
+            self._add(undecided(self._operator, f"{fact}: too many to be held against each other"))
+
+    def _explain_bucket(self, holding: Holding, key: tuple[str, ...], of: tuple[frozenset[int], int, int]) -> None:
         names = holding.schema.names
-        works = (Fetch(written, differ) for written in self._written(holding.schema))
-        written = [one for part in self._compute.map(works) for one in part]
-        (there,) = self._compute.map([Fetch(holding, differ)])
+        works = (Fetch(written, *of, key) for written in self._written(holding.schema))
+        parts = list(self._compute.map(works))
+        written = [one for part in parts for one in part]
+        (there,) = self._compute.map([Fetch(holding, *of, key)])
         rows = [row for _, row in written]
         missing, extra = unmatched(fold(rows, names, key) if key else rows, (row for _, row in there))
+        # Those that were not fetched may be the counterparts of what has none.
+        all_there, all_written = len(there) < MOST, all(len(part) < MOST for part in parts)
+        if not ((missing and all_there) or (extra and all_written) or (all_there and all_written)):
+            fact = f"more than {MOST} records of {self._where} differ in their floats alone: too many to be compared"
+            self._add(undecided(self._operator, fact))
+            return
         origins = {repr(row): origin for origin, row in reversed(written)}
         others = other_runs(holding.held, self._log.run) if isinstance(holding.held, RowsHeld) else 0
         if missing:

@@ -21,6 +21,8 @@ class FilesHeld:
 
     places: tuple[str, ...]
     format: str | None = None
+    #: The columns that directories are named of, as `column=value`; a sink's write then has a file in several.
+    partition_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from clew import trace
-from clew.errors import EngineFailed, SinkAhead, StaleWriter, TurnTimedOut
+from clew.errors import EngineFailed, SinkAhead, SinkFailed, StaleWriter, TurnTimedOut
 from clew.faultpoint import fault_point
 from clew.ids import Port
 from clew.pipeline.contracts import WriteAction
@@ -116,9 +116,10 @@ class Writes:
         if isinstance(failure.error, StaleWriter):
             stale = failure.error
             trace.record("fenced", stale.operator, incarnation=stale.incarnation, current=stale.current)
-        if attempts >= self._runner.spec.settings.attempts:
+        again = failure.error.again if isinstance(failure.error, SinkFailed) else 0.0
+        if again is None or attempts >= self._runner.spec.settings.attempts:
             raise self._runner.failed(failure, about, attempts)
-        time.sleep(0.1 * attempts)
+        time.sleep(max(again, 0.1 * attempts))
 
     def _run(self, name: str, rows: Sequence[WriteRow], check: bool) -> Written:
         spec, writer = self._runner.spec, self._runner.writer

@@ -121,7 +121,11 @@ def _first_undone(done: Intervals, columns: tuple[int, int, int], count: int) ->
 
 
 def _collect_writes(log: Transaction, files: set[str]) -> None:
-    for operator, connection, first, count in log.fetch("SELECT operator, connection, first, count FROM done_write"):
+    for operator, connection, first, count in log.fetch(
+        "SELECT operator, connection, first, count FROM done_write ORDER BY operator, connection, first"
+    ):
+        # Of a connection it is the mark of its write actions; no port has such a name.
+        log.run(_MARK, operator, f"writes:{connection}", first + count - 1)
         done = (operator, connection, first, first + count)
         where = "operator = ? AND connection = ? AND number >= ? AND number < ?"
         rows = log.fetch(f"SELECT DISTINCT file FROM write_body WHERE {where} AND file IS NOT NULL", *done)

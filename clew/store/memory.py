@@ -77,6 +77,8 @@ class _Rows:
     entries: dict[Port, dict[int, list[_Entry]]] = field(default_factory=dict)
     last_sent: dict[Port, int] = field(default_factory=dict)
     last_acknowledged: dict[Port, int] = field(default_factory=dict)
+    #: The number up to which write actions were collected, by connection.
+    collected_writes: dict[Port, int] = field(default_factory=dict)
     schemas: dict[Port, bytes] = field(default_factory=dict)
     labels: dict[str, dict[InputSetId, Label]] = field(default_factory=dict)
     finished: dict[str, set[InputSetId]] = field(default_factory=dict)
@@ -460,6 +462,8 @@ class MemoryStore:
 
     def _collect_writes(self) -> None:
         for port, writes in self._rows.writes.items():
+            done = max((n for n, (_, status) in writes.items() if status == "done"), default=0)
+            self._rows.collected_writes[port] = max(done, self._rows.collected_writes.get(port, 0))
             self._rows.writes[port] = {n: pair for n, pair in writes.items() if pair[1] == "undone"}
 
     def _collect_sets(self) -> None:

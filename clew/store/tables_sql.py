@@ -12,7 +12,8 @@ CREATE INDEX link_sender ON link (operator, port);
 CREATE TABLE port_schema (
     operator TEXT NOT NULL, port TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (operator, port)
 ) WITHOUT ROWID;
--- Events of a port up to this number are collected, also those that share a row with later ones.
+-- Events of a port up to this number are collected, also those that share a row with later ones; the write actions
+-- of a connection, under the name `writes:CONNECTION`.
 CREATE TABLE collected (
     operator TEXT NOT NULL, port TEXT NOT NULL, upto INTEGER NOT NULL, PRIMARY KEY (operator, port)
 ) WITHOUT ROWID;

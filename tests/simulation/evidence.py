@@ -46,6 +46,9 @@ class Evidence:
         # What was collected is the beginning of the port.
         return min(self._rows.sent.get(port, ()), default=self._rows.last_sent.get(port, 0) + 1) - 1
 
+    def collected_writes(self, connection: Port) -> int:
+        return self._rows.collected_writes.get(connection, 0)
+
     def sent(self, port: Port) -> Iterator[Sent]:
         for number, (header, _) in sorted(self._rows.sent.get(port, {}).items()):
             yield Sent(number, header.rows, header.size, header.end)

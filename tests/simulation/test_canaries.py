@@ -14,7 +14,7 @@ from clew.pipeline.operators import WindowLogic
 from clew.protocol.log.alg3_generate import Output, Productions
 from clew.protocol.log.alg6_source import Resume
 from clew.protocol.rows import cut_bodies
-from clew.protocol.step import Acknowledge, FinishSets, LogEvents, OpenSets, Step, StoreState
+from clew.protocol.step import Acknowledge, FinishSets, LogEvents, LogWrites, OpenSets, Step, StoreState
 from clew.runtime import operator, source
 from clew.runtime.channels import Channels
 from clew.runtime.inputs import Inputs
@@ -37,6 +37,21 @@ def sends_before_the_commit() -> AbstractContextManager[Any]:
         perform(writer, step, point)
 
     return mock.patch.object(Writer, "perform", wrong)
+
+
+def performs_before_the_commit() -> AbstractContextManager[Any]:
+    """Write actions reach the outside before the transaction that logs them; the sink hides that they come again."""
+    commit = operator.OperatorRunner._commit
+
+    def wrong(runner: operator.OperatorRunner, plan: Any, made: Any) -> None:
+        _, step = operator.generate(plan, made, next(iter(runner.spec.sinks)) if runner.spec.is_sink else None)
+        for write in step.writes:
+            if isinstance(write, LogWrites):
+                runner._writes._run(write.port.name, write.writes, check=False)
+                runner._writes._tell("written", write.port, write.writes)
+        commit(runner, plan, made)
+
+    return mock.patch.object(operator.OperatorRunner, "_commit", wrong)
 
 
 def acknowledges_before_the_outputs() -> AbstractContextManager[Any]:
@@ -247,6 +262,7 @@ def _cut(output: Output, index: int) -> Output:
 #: A bug, the pipelines that it is looked for in, and what dies.
 CANARIES: list[tuple[Callable[[], AbstractContextManager[Any]], tuple[str, ...], str]] = [
     (sends_before_the_commit, ("drawn", "linear"), "group"),
+    (performs_before_the_commit, ("linear",), "group"),
     (acknowledges_before_the_outputs, ("linear",), "group"),
     (keeps_no_marker_in_the_sink, ("linear",), "group"),
     (repeats_writes_without_a_question, ("diamond",), "group"),

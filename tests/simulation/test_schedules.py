@@ -72,7 +72,7 @@ def test_whatever_crashes_the_sinks_hold_what_some_run_without_failures_leaves(
 def test_whatever_pipeline_crashes_some_run_without_failures_explains_it(part: int) -> None:
     # A seed of its own, or every part would draw the same pipelines.
     @seed(random.randrange(1 << 60) if ASKED else part)
-    @search(125)
+    @search(140)
     @given(
         blueprint=BLUEPRINTS, seed=st.integers(16 * part, 16 * part + 15), picks=PICKS, scopes=SCOPES, failing=FAILING
     )
