@@ -11,6 +11,7 @@ import pytest
 from clew.errors import ClewError
 from clew.faultpoint import CrashInjected
 from clew.pipeline.operators import WindowLogic
+from clew.protocol.log import alg3_generate
 from clew.protocol.log.alg3_generate import Output, Productions
 from clew.protocol.log.alg6_source import Resume
 from clew.protocol.rows import cut_bodies
@@ -127,6 +128,18 @@ def loses_open_input_sets() -> AbstractContextManager[Any]:
     return mock.patch.object(operator, "recover_processing", lambda c, logic, row, *_: recover(c, logic, row, [], {}))
 
 
+def forgets_its_keys() -> AbstractContextManager[Any]:
+    recover = operator.recover_processing
+    return mock.patch.object(
+        operator, "recover_processing", lambda c, logic, row, m, o, _: recover(c, logic, row, m, o)
+    )
+
+
+def leaves_events_behind_when_sessions_become_one() -> AbstractContextManager[Any]:
+    """The log does not hear that events of one session now belong to another."""
+    return mock.patch.object(alg3_generate, "rejoins", return_value=())
+
+
 def does_not_resend() -> AbstractContextManager[Any]:
     return mock.patch.object(Channels, "resend", return_value=None)
 
@@ -171,8 +184,8 @@ def computes_logged_outputs_again() -> AbstractContextManager[Any]:
     """What was logged before a crash is made once more after it, under new numbers."""
     recover = operator.recover_processing
 
-    def wrong(context: Any, logic: Any, row: Any, members: Any, labels: Any) -> Any:
-        recovered = recover(context, logic, row, members, labels)
+    def wrong(context: Any, logic: Any, *rest: Any) -> Any:
+        recovered = recover(context, logic, *rest)
         recovered.latest = {port: max(number - 1, 0) for port, number in recovered.latest.items()}
         return recovered
 
@@ -270,6 +283,8 @@ CANARIES: list[tuple[Callable[[], AbstractContextManager[Any]], tuple[str, ...],
     (reads_the_outside_again, ("observed",), "group"),
     (loses_the_global_state, ("stateful",), "group"),
     (loses_open_input_sets, ("linear",), "group"),
+    (forgets_its_keys, ("timed",), "group"),
+    (leaves_events_behind_when_sessions_become_one, ("timed",), "group"),
     (does_not_resend, ("linear",), "group"),
     (skips_an_input, ("linear",), "group"),
     (loses_what_is_not_durable, ("diamond",), "machine"),
