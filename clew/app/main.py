@@ -7,6 +7,7 @@ from clew.app.check import check
 from clew.app.crash_points import crash_points
 from clew.app.gc import gc
 from clew.app.graph import graph
+from clew.app.quarantine import quarantine
 from clew.app.run import run
 from clew.app.status import status
 from clew.app.verify import verify
@@ -24,6 +25,7 @@ app = typer.Typer(
 for command in (run, check, graph, status, verify, gc, chaos, version):
     app.command()(command)
 app.command("crash-points")(crash_points)
+app.add_typer(quarantine, name="quarantine")
 
 
 @app.callback()

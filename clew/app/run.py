@@ -13,7 +13,16 @@ import typer
 
 from clew.app.figures import as_mapping, summary
 from clew.app.target import Bodies, File, LogUrl, Target, run_again
-from clew.app.terminal import ALREADY_FINISHED, FAILED, INTERRUPTED, complain, explained, message_of, print_json
+from clew.app.terminal import (
+    ALREADY_FINISHED,
+    FAILED,
+    INTERRUPTED,
+    QUARANTINED,
+    complain,
+    explained,
+    message_of,
+    print_json,
+)
 from clew.app.watch import Display, display_for, watching
 from clew.errors import ClewError, NewerLog, RunFinished
 from clew.pipeline.graph import Graph
@@ -24,10 +33,11 @@ from clew.run import status as read_status
 #: Seconds between two collections where --gc says no more.
 _COLLECT_EVERY = 30.0
 
-Outcome = Literal["finished", "already-finished", "failed", "interrupted"]
+Outcome = Literal["finished", "already-finished", "quarantined", "failed", "interrupted"]
 Engine = Literal["spark", "inline"]
 _CODES: dict[Outcome, int] = {
-    "finished": 0, "already-finished": ALREADY_FINISHED, "failed": FAILED, "interrupted": INTERRUPTED,
+    "finished": 0, "already-finished": ALREADY_FINISHED, "quarantined": QUARANTINED, "failed": FAILED,
+    "interrupted": INTERRUPTED,
 }  # fmt: skip
 
 
@@ -84,7 +94,8 @@ def run(
     """Run a pipeline to its end, or go on with a run that was cut off.
 
     Exit codes: 0 it has finished; 1 it failed, and running it again resumes it; 2 the command line is wrong;
-    3 this log holds a finished run already, which is final; 130 it was interrupted.
+    3 this log holds a finished run already, which is final; 5 it waits for what is in quarantine; 130 it was
+    interrupted.
     """
     every = gc_every or (_COLLECT_EVERY if gc else None)
     request = Request(file, log, bodies, fresh, recovery, engine, master, every, as_json, trace)
@@ -152,6 +163,8 @@ def _run(graph: Graph, target: Target, request: Request, display: Display) -> Re
     try:
         with watching(display, graph, report.progress), _interruptible(display), own_stdout:
             _perform(graph, target, request, report.progress)
+        if report.progress.quarantined:
+            report.outcome, report.message = "quarantined", _held(request, report.progress.quarantined)
     except RunFinished as finished:
         report.outcome, report.message = "already-finished", str(finished)
     except Exception as error:
@@ -175,6 +188,13 @@ def _perform(graph: Graph, target: Target, request: Request, progress: Progress)
         policy=Policy(collect_every=request.collect_every),
         progress=progress,
         trace=request.trace,
+    )
+
+
+def _held(request: Request, number: int) -> str:
+    return (
+        f"everything is done but for what is in quarantine ({number}): the run ends when each is tried again or "
+        f"dropped; `clew quarantine list {request.file}` shows what it is"
     )
 
 
