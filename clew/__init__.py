@@ -1,7 +1,18 @@
 """Data pipelines on Apache Spark that can retrace their steps."""
 
 from clew.connectors import cached, files, generator, http, postgres, sqlite
-from clew.pipeline.contracts import Connection, Observed, Piece, Plan, Replayable, Sink, Source, WriteAction
+from clew.pipeline.contracts import (
+    Connection,
+    Continuing,
+    News,
+    Observed,
+    Piece,
+    Plan,
+    Replayable,
+    Sink,
+    Source,
+    WriteAction,
+)
 from clew.pipeline.declare import Pipeline, Stream
 from clew.pipeline.graph import Capacity
 from clew.pipeline.operators import Context, Event, InputSet, Operator
@@ -14,10 +25,12 @@ __all__ = [
     "Capacity",
     "Connection",
     "Context",
+    "Continuing",
     "Count",
     "Each",
     "Event",
     "InputSet",
+    "News",
     "Observed",
     "Operator",
     "Piece",

@@ -28,6 +28,7 @@ def check_source(spec: OperatorSpec, certificate: Certificate, compute: Compute,
         return
     count, finding = check_sent(certificate.sent(port), port)
     verdict.count("events", count)
+    finding = finding or _check_actions(spec.name, certificate)
     if finding is not None:
         verdict.findings.append(finding)
         return
@@ -37,6 +38,16 @@ def check_source(spec: OperatorSpec, certificate: Certificate, compute: Compute,
         verdict.findings.append(wrong(spec.name, error.what, event=error.event))
     except ClewError as error:
         verdict.findings.append(undecided(spec.name, f"what the source holds cannot be read: {error}"))
+
+
+def _check_actions(source: str, certificate: Certificate) -> Finding | None:
+    """Check that a source has come to the end of its read actions, and has left none out."""
+    for expected, (number, complete) in enumerate(certificate.actions(source), 1):
+        if number != expected:
+            return wrong(source, f"read action {expected} is missing", expected=str(expected), found=str(number))
+        if not complete:
+            return wrong(source, f"has finished, but its read action {number} is incomplete")
+    return None
 
 
 class _Source:

@@ -7,7 +7,7 @@ are opened where they are used and closed there again.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -122,6 +122,40 @@ class Replayable(Source):
     @abstractmethod
     def read(self, snapshot: Json, piece: Json) -> Iterator[Piece]:
         """Read one slice; runs on an executor."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a look at a source found: the snapshot of its next read action, and what the look after it must know.
+
+    `seen` is kept in STATE, which is written with every turn, so it must stay small.
+    """
+
+    snapshot: Json
+    seen: Json
+
+
+class Continuing(Replayable):
+    """A source whose read actions follow each other, each with a snapshot of its own that is stored first.
+
+    A read action ends without the end of the stream; the next one begins when there is something new. The end of the
+    stream is an event of its own.
+    """
+
+    #: Seconds between two looks.
+    poll: float = 1.0
+
+    @property
+    def stores_snapshot(self) -> bool:
+        return True
+
+    @abstractmethod
+    def more(self, seen: Json, quiet: float) -> News | Literal["nothing", "over"]:
+        """Look for what is new since `seen`, which the last look left (None: there was none).
+
+        `quiet` is for how many seconds nothing has come, counted from the start of the process at the earliest. What is
+        found may be thrown away and looked for again; once its snapshot is stored it is read, exactly once.
+        """
 
 
 class Observed(Source):

@@ -1,6 +1,8 @@
 """What every operator's loop has in common: its place in the run, and one step at a time."""
 
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,6 +40,8 @@ class Surroundings:
     bodies: str | None = None
     #: Whether body files are synced; only a run without recovery does without.
     durable_bodies: bool = True
+    #: The time of day, in microseconds.
+    now: Callable[[], int] = lambda: time.time_ns() // 1_000
 
 
 class Runner(ABC):
@@ -79,6 +83,10 @@ class Runner(ABC):
     @abstractmethod
     def step(self) -> Outcome:
         """Do one turn, if there is anything to do."""
+
+    def patience(self) -> float | None:
+        """Return after how many seconds there is something to do though nothing comes; None where there never is."""
+        return None
 
     def place(self, turn: int) -> BodyPlace:
         around = self.around

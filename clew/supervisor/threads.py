@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from clew import trace
 from clew.errors import ClewError, EngineLost, RunStopped
+from clew.pipeline.contracts import Continuing
 from clew.pipeline.graph import OperatorSpec
 from clew.runtime.collect import collect
+from clew.runtime.following import FollowingRunner
 from clew.runtime.operator import OperatorRunner
 from clew.runtime.runner import Runner, Surroundings
 from clew.runtime.source import SourceRunner
@@ -37,6 +39,8 @@ class _Stopped(Exception):
 
 def make_runner(spec: OperatorSpec, around: Surroundings) -> Runner:
     """Return the loop for an operator of this kind."""
+    if isinstance(spec.source, Continuing):
+        return FollowingRunner(spec, around)
     return SourceRunner(spec, around) if spec.is_source else OperatorRunner(spec, around)
 
 
@@ -132,7 +136,8 @@ class Supervisor:
             if not self._round(runners):
                 if all(runner.finished for runner in runners):
                     break
-                waker.wait(self._policy.poll)
+                waits = [wait for runner in runners if (wait := runner.patience()) is not None]
+                waker.wait(max(0.01, min([self._policy.poll, *waits])))
         for name in operators:
             self._around.progress.set(name, phase="finished")
 
