@@ -21,6 +21,10 @@ class FilesHeld:
 
     places: tuple[str, ...]
     format: str | None = None
+    #: Whether a source's files were read as they came: each as a whole, in an order that their names do not tell.
+    as_they_came: bool = False
+    #: Endings of names that are no data in these places.
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
