@@ -1,6 +1,6 @@
 """Data pipelines on Apache Spark that can retrace their steps."""
 
-from clew.connectors import cached, files, generator, http, postgres, sqlite
+from clew.connectors import cached, files, generator, http, postgres, spark_read, sqlite
 from clew.pipeline.contracts import (
     Connection,
     Continuing,
@@ -47,5 +47,6 @@ __all__ = [
     "generator",
     "http",
     "postgres",
+    "spark_read",
     "sqlite",
 ]

@@ -170,6 +170,17 @@ class Observed(Source):
         """Perform the read action, one table per event; runs on an executor."""
 
 
+class Framed(Source):
+    """A read action that is a Spark DataFrame: it is not replayable, so Spark tasks store its effect first."""
+
+    #: How many rows an event has; the last one of each partition may have fewer.
+    rows_per_event: int = 1000
+
+    @abstractmethod
+    def frame(self, spark: Any) -> Any:
+        """Return the DataFrame, given a SparkSession; runs where the session is, and again after a failure."""
+
+
 class Connection(ABC):
     """A system that an operator reads while it generates an Output Set (Algorithm 4)."""
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from clew.errors import SetupFailed
 from clew.pipeline.graph import Graph
+from clew.runtime.bodies import BodyPlace
 from clew.runtime.task import GenerateTask, Task, execute
 
 
@@ -49,6 +50,12 @@ class Engine(Protocol):
     def frames(self, job: Job, task: GenerateTask) -> Ran:
         """Generate the Output Sets of DataFrame functions; results are Productions and Failures, in order."""
 
+    def observe(self, job: Job, place: BodyPlace, rows: int) -> Ran:
+        """Perform the read action of a source that is a DataFrame, and store its effect, `rows` to an event.
+
+        Results are runs of bodies, in order, at least one; or one Failure.
+        """
+
     def close(self) -> None:
         """Release everything."""
 
@@ -67,10 +74,14 @@ class InlineEngine:
         return Ran(results, time.monotonic() - start)
 
     def frames(self, job: Job, task: GenerateTask) -> Ran:
-        raise SetupFailed(
-            f"operator {job.operator} works on DataFrames, which the inline engine has not",
-            "run it with the Spark engine",
-        )
+        raise _needs_spark(f"operator {job.operator} works on DataFrames")
+
+    def observe(self, job: Job, place: BodyPlace, rows: int) -> Ran:
+        raise _needs_spark(f"source {job.operator} is a DataFrame")
 
     def close(self) -> None:
         return None
+
+
+def _needs_spark(what: str) -> SetupFailed:
+    return SetupFailed(f"{what}, which the inline engine has not", "run it with the Spark engine")

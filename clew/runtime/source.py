@@ -1,7 +1,7 @@
 """The loop of a source: Algorithm 1, resumed by Algorithm 6."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
@@ -10,13 +10,14 @@ from clew import trace
 from clew.errors import ClewError, EngineFailed, TurnTimedOut
 from clew.faultpoint import fault_point
 from clew.ids import Port
-from clew.pipeline.contracts import Observed, Replayable
+from clew.pipeline.contracts import Framed, Observed, Replayable
 from clew.protocol.log.alg1_source import complete_action, drop_effect, emit, parts_of, start_action
 from clew.protocol.log.alg6_source import Resume, recover_source
 from clew.protocol.log.context import restore
 from clew.protocol.rows import Bodies, EventRun, ReadEventRow, cut_bodies
 from clew.protocol.step import FixSchema
 from clew.runtime.bodies import load
+from clew.runtime.engine import Ran
 from clew.runtime.progress import Clock
 from clew.runtime.runner import Outcome, Runner
 from clew.runtime.task import EffectTask, Events, Failure, ObserveTask, ReadTask, Task
@@ -85,14 +86,21 @@ class SourceRunner(Runner):
         source = self.spec.source
         if isinstance(source, Replayable):
             self._snapshot = source.snapshot()
-            effect = self._store_snapshot(self._snapshot)
+            effects = [self._store_snapshot(self._snapshot)]
+        elif isinstance(source, Framed):
+            effects = self._observe_frame(source)
         else:
             assert isinstance(source, Observed)
-            effect = self._run([ObserveTask(self.place(self.context.turn + 1))], source.describe(), Clock())[0]
+            effects = self._run([ObserveTask(self.place(self.context.turn + 1))], source.describe(), Clock())
         fault_point("after-effect-stored", self.spec.name)
-        self.writer.perform(complete_action(self.context, CONNECTION, effect), "after-action-complete")
-        self._resume = Resume("stored", None, (effect,))
+        self.writer.perform(complete_action(self.context, CONNECTION, *effects), "after-action-complete")
+        self._resume = Resume("stored", None, tuple(effects))
         return "worked"
+
+    def _observe_frame(self, source: Framed) -> list[Bodies]:
+        turn = self.context.turn + 1
+        job = self.job(turn, source.describe())
+        return self._tried(lambda: self.around.engine.observe(job, self.place(turn), source.rows_per_event), job.about)
 
     def _emit(self) -> None:
         """Steps 2.c and 3: one turn of events."""
@@ -160,26 +168,34 @@ class SourceRunner(Runner):
         return FixSchema(Port(self.spec.name, "out"), schemas[0]) if schemas else None
 
     def _run(self, tasks: Sequence[Task], about: str, clock: Clock) -> list[Any]:
-        """Run tasks; a failure of the outside system is tried again before it stops the run."""
+        """Run tasks, again where those of the first turn met columns of different types: all take the first's then."""
+        results = self._tried(lambda: self._mapped(tasks, about, clock), about)
+        if not _disagree(results):
+            return results
+        self._attempts += 1
+        return self._run([_with_schema(task, results) for task in tasks], about, clock)
+
+    def _mapped(self, tasks: Sequence[Task], about: str, clock: Clock) -> Ran:
+        ran = self.around.engine.map(self.job(self.context.turn + 1, about), tasks)
+        clock.work += ran.seconds
+        return ran
+
+    def _tried(self, compute: Callable[[], Ran], about: str) -> list[Any]:
+        """Compute something; a failure of the outside system is tried again before it stops the run."""
         while True:
             try:
-                ran = self.around.engine.map(self.job(self.context.turn + 1, about), tasks)
+                results = compute().results
             except (EngineFailed, TurnTimedOut):
                 self._attempts += 1
                 if self._attempts >= self.spec.settings.attempts:
                     raise
                 continue
-            results = ran.results
-            clock.work += ran.seconds
             failures = [result for result in results if isinstance(result, Failure)]
-            if not failures and not _disagree(results):
+            if not failures:
                 return results
             self._attempts += 1
-            if failures and self._attempts >= self.spec.settings.attempts:
+            if self._attempts >= self.spec.settings.attempts:
                 raise self.failed(failures[0], about, self._attempts)
-            if not failures:
-                # Tasks of the first turn met columns of different types: all take those of the first.
-                tasks = [_with_schema(task, results) for task in tasks]
 
     def _drop(self) -> None:
         """Step 2.d."""

@@ -20,10 +20,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from clew.errors import ClewError, EngineFailed, EngineLost, SetupFailed, TurnTimedOut
+from clew.pipeline.contracts import Framed
 from clew.pipeline.graph import Graph
+from clew.runtime.bodies import BodyPlace
 from clew.runtime.engine import Job, Ran
 from clew.runtime.task import GenerateTask, Task
 from clew.spark.frames import generate_frames
+from clew.spark.observe import observe_frame
 from clew.spark.program import Program
 from clew.spark.session import cancel, forget_session, is_alive, is_local, make_session, require_classic
 from clew.spark.worker import Raised, run_tasks
@@ -98,6 +101,15 @@ class SparkEngine:
         # What the shortest turn took counts as Spark's own part, which fewer events would not make shorter.
         overhead = self._overheads[job.operator] = min(seconds, self._overheads.get(job.operator, seconds))
         return Ran(results, seconds - overhead)
+
+    def observe(self, job: Job, place: BodyPlace, rows: int) -> Ran:
+        """Perform a read action that is a DataFrame; its tasks store what it gives."""
+        source = self._graph.operators[job.operator].source
+        assert isinstance(source, Framed)
+        start = time.monotonic()
+        return Ran(
+            self._start(job, partial(observe_frame, source, place, job, rows)).result(), time.monotonic() - start
+        )
 
     def _start(self, job: Job, compute: Callable[[SparkSession], list[Any]]) -> "Future[list[Any]]":
         """Compute in a thread of the operator's own; a thread that does not come back is left behind."""
