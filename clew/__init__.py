@@ -1,6 +1,6 @@
 """Data pipelines on Apache Spark that can retrace their steps."""
 
-from clew.connectors import cached, files, generator, http, postgres, spark_read, sqlite
+from clew.connectors import cached, files, generator, http, postgres, spark_read, sqlite, streaming
 from clew.pipeline.contracts import (
     Connection,
     Continuing,
@@ -49,4 +49,5 @@ __all__ = [
     "postgres",
     "spark_read",
     "sqlite",
+    "streaming",
 ]

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from clew.errors import GraphError
-from clew.pipeline.contracts import Framed
+from clew.pipeline.contracts import Framed, Streamed
 from clew.pipeline.location import caller
 
 #: Makes a DataFrame, given a SparkSession.
@@ -83,6 +83,51 @@ def spark_read(
         reader = _Reader(str(format), path, dict(options or {}), schema)
         return SparkRead(describe or reader.text, reader, rows_per_event, declared)
     return SparkRead(describe or f"spark.read by {_called(make)}", make, rows_per_event, declared)
+
+
+@dataclass(frozen=True)
+class SparkStream(Streamed):
+    """A Structured Streaming query: each batch is stored, and logged before Spark may count it as done."""
+
+    text: str
+    make: Make
+    trigger: Mapping[str, Any] = field(default_factory=dict)
+    rows_per_event: int = 1000
+    declared: pa.Schema | None = None
+
+    def describe(self) -> str:
+        return self.text
+
+    def schema(self) -> pa.Schema | None:
+        return self.declared
+
+    def frame(self, spark: Any) -> Any:
+        return self.make(spark)
+
+
+def streaming(
+    make: Make,
+    *,
+    trigger: str | None = None,
+    until: Literal["availableNow"] | None = None,
+    declared: pa.Schema | None = None,
+    rows_per_event: int = 1000,
+    describe: str | None = None,
+) -> SparkStream:
+    """Read a Structured Streaming query: `streaming(lambda spark: spark.readStream.format("rate").load())`.
+
+    `trigger` is the time between two batches ("5 seconds"); without it one follows the other. `until="availableNow"`
+    reads what is there when the run starts, and ends the stream; without it the stream ends only if the query does.
+    """
+    if until not in (None, "availableNow"):
+        raise GraphError(f"streaming cannot go on until {until!r}; say 'availableNow', or nothing", caller())
+    if until is not None and trigger is not None:
+        raise GraphError(
+            "streaming takes either trigger= or until=, because Spark does; leave one of them out", caller()
+        )
+    _require_rows("streaming", rows_per_event)
+    when: dict[str, Any] = {"availableNow": True} if until else {"processingTime": trigger} if trigger else {}
+    return SparkStream(describe or f"spark.readStream by {_called(make)}", make, when, rows_per_event, declared)
 
 
 def _require_rows(what: str, rows: int) -> None:

@@ -5,8 +5,9 @@ are opened where they are used and closed there again.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -179,6 +180,19 @@ class Framed(Source):
     @abstractmethod
     def frame(self, spark: Any) -> Any:
         """Return the DataFrame, given a SparkSession; runs where the session is, and again after a failure."""
+
+
+class Streamed(Source):
+    """A Structured Streaming query: each of its batches is a read action, whose effect Spark tasks store first."""
+
+    #: How many rows an event has; the last one of each partition may have fewer.
+    rows_per_event: int = 1000
+    #: When Spark makes the next batch, as `DataStreamWriter.trigger` takes it.
+    trigger: Mapping[str, Any] = MappingProxyType({})
+
+    @abstractmethod
+    def frame(self, spark: Any) -> Any:
+        """Return the streaming DataFrame, given a SparkSession; runs where the session is, at each start."""
 
 
 class Connection(ABC):

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from clew.errors import SetupFailed
+from clew.errors import ClewError, SetupFailed
 from clew.pipeline.graph import Graph
 from clew.runtime.bodies import BodyPlace
+from clew.runtime.gate import Gate
 from clew.runtime.task import GenerateTask, Task, execute
 
 
@@ -35,6 +36,20 @@ class Ran:
     seconds: float
 
 
+class Query(Protocol):
+    """A streaming query that an engine runs."""
+
+    @property
+    def id(self) -> str:
+        """The query's identity: its checkpoint keeps it over restarts."""
+
+    def ended(self) -> bool:
+        """Say whether it runs no more; raises EngineLost when nobody can say."""
+
+    def failure(self) -> ClewError | None:
+        """Return what it failed of, where it has ended by that."""
+
+
 class Engine(Protocol):
     """Where records are touched."""
 
@@ -54,6 +69,13 @@ class Engine(Protocol):
         """Perform the read action of a source that is a DataFrame, and store its effect, `rows` to an event.
 
         Results are runs of bodies, in order, at least one; or one Failure.
+        """
+
+    def stream(self, job: Job, checkpoint: str, gate: Gate) -> Query:
+        """Start the query of a source that is one; an earlier one of the same source is stopped first.
+
+        Each of its batches is offered at the gate, and stored to the place that this gives; the query goes on when the
+        gate lets it. Raises a ClewError when it cannot be started.
         """
 
     def close(self) -> None:
@@ -78,6 +100,9 @@ class InlineEngine:
 
     def observe(self, job: Job, place: BodyPlace, rows: int) -> Ran:
         raise _needs_spark(f"source {job.operator} is a DataFrame")
+
+    def stream(self, job: Job, checkpoint: str, gate: Gate) -> Query:
+        raise _needs_spark(f"source {job.operator} is a streaming query")
 
     def close(self) -> None:
         return None

@@ -20,15 +20,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from clew.errors import ClewError, EngineFailed, EngineLost, SetupFailed, TurnTimedOut
-from clew.pipeline.contracts import Framed
+from clew.pipeline.contracts import Framed, Streamed
 from clew.pipeline.graph import Graph
 from clew.runtime.bodies import BodyPlace
 from clew.runtime.engine import Job, Ran
+from clew.runtime.gate import Gate
 from clew.runtime.task import GenerateTask, Task
 from clew.spark.frames import generate_frames
 from clew.spark.observe import observe_frame
 from clew.spark.program import Program
 from clew.spark.session import cancel, forget_session, is_alive, is_local, make_session, require_classic
+from clew.spark.streams import SparkQuery, start_query
 from clew.spark.worker import Raised, run_tasks
 
 T = TypeVar("T")
@@ -64,6 +66,7 @@ class SparkEngine:
         self._numbers = itertools.count(1)
         self._threads: dict[str, _Threads] = {}
         self._sessions: dict[str, SparkSession] = {}
+        self._streams: dict[str, SparkQuery] = {}
         self._overheads: dict[str, float] = {}
         self._bodies = bodies
         self._attach(make_session(master, configuration) if spark is None else require_classic(spark))
@@ -111,6 +114,22 @@ class SparkEngine:
             self._start(job, partial(observe_frame, source, place, job, rows)).result(), time.monotonic() - start
         )
 
+    def stream(self, job: Job, checkpoint: str, gate: Gate) -> SparkQuery:
+        """Start a streaming query in place of the one that its source had before."""
+        source = self._graph.operators[job.operator].source
+        assert isinstance(source, Streamed)
+        self._stop_stream(job.operator)
+        query = self._on_session(job, partial(start_query, source, checkpoint, gate, job), job.operator)
+        with self._lock:
+            self._streams[job.operator] = query
+        return query
+
+    def _stop_stream(self, operator: str) -> None:
+        with self._lock:
+            query = self._streams.pop(operator, None)
+        if query is not None:
+            query.stop()
+
     def _start(self, job: Job, compute: Callable[[SparkSession], list[Any]]) -> "Future[list[Any]]":
         """Compute in a thread of the operator's own; a thread that does not come back is left behind."""
         future: Future[list[Any]] = Future()
@@ -138,6 +157,8 @@ class SparkEngine:
         return future
 
     def close(self) -> None:
+        for operator in list(self._streams):
+            self._stop_stream(operator)
         for threads in self._threads.values():
             threads.close()
         if self._own and is_alive(self._spark):

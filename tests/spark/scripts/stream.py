@@ -1,0 +1,29 @@
+"""A stream of files where the place has some, else of rows at a rate: the rate ends when nothing is to kill it."""
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from clew import Pipeline, files, streaming
+from clew.run import run
+
+place = Path(sys.argv[1]).resolve()
+
+
+def of_files(spark: SparkSession) -> DataFrame:
+    reader = spark.readStream.format("json").schema("n BIGINT").option("maxFilesPerTrigger", 2)
+    return reader.load(str(place / "in"))
+
+
+def of_rate(spark: SparkSession) -> DataFrame:
+    return spark.readStream.format("rate").option("rowsPerSecond", 100).load().selectExpr("value AS n")
+
+
+endless = not (place / "in").exists() and bool(os.environ.get("CLEW_FAULTS"))
+pipeline = Pipeline("streamed")
+source = streaming(of_files if (place / "in").exists() else of_rate, until=None if endless else "availableNow",
+                   rows_per_event=7)  # fmt: skip
+pipeline.sink(pipeline.source("batches", source, max_turn_events=2), files(place / "out"), name="out", capacity=3)
+run(pipeline, log=f"sqlite:///{place / 'log.db'}", bodies=str(place / "bodies"))
