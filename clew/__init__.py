@@ -1,6 +1,6 @@
 """Data pipelines on Apache Spark that can retrace their steps."""
 
-from clew.connectors import cached, files, generator, http, postgres, spark_read, sqlite, streaming
+from clew.connectors import cached, files, generator, http, postgres, spark_read, spark_write, sqlite, streaming
 from clew.pipeline.contracts import (
     Connection,
     Continuing,
@@ -48,6 +48,7 @@ __all__ = [
     "http",
     "postgres",
     "spark_read",
+    "spark_write",
     "sqlite",
     "streaming",
 ]

@@ -5,7 +5,7 @@ from clew.connectors.files import files
 from clew.connectors.generator import generator
 from clew.connectors.http import http
 from clew.connectors.postgres import postgres
-from clew.connectors.spark import spark_read, streaming
+from clew.connectors.spark import spark_read, spark_write, streaming
 from clew.connectors.sqlite import sqlite
 
-__all__ = ["cached", "files", "generator", "http", "postgres", "spark_read", "sqlite", "streaming"]
+__all__ = ["cached", "files", "generator", "http", "postgres", "spark_read", "spark_write", "sqlite", "streaming"]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from clew.errors import GraphError
-from clew.pipeline.contracts import Framed, Streamed
+from clew.pipeline.contracts import Framed, FrameSink, Held, Streamed
 from clew.pipeline.location import caller
 
 #: Makes a DataFrame, given a SparkSession.
@@ -130,12 +130,46 @@ def streaming(
     return SparkStream(describe or f"spark.readStream by {_called(make)}", make, when, rows_per_event, declared)
 
 
+@dataclass(frozen=True)
+class SparkWrite(FrameSink):
+    """A DataFrame writer that is declared idempotent."""
+
+    text: str
+    function: Callable[[Any, str], object]
+    held: Held | None = None
+
+    def describe(self) -> str:
+        return self.text
+
+    def holds(self) -> Held | None:
+        return self.held
+
+    def write_frame(self, frame: Any, name: str) -> None:
+        self.function(frame, name)
+
+
+def spark_write(
+    function: Callable[[Any, str], object], *, describe: str | None = None, holds: Held | None = None
+) -> SparkWrite:
+    """Write with Spark: `spark_write(lambda frame, name: frame.write.mode("overwrite").parquet(f"out/{name}"))`.
+
+    Each write action is one call, with its records and a name that never changes. After a crash the same call may come
+    again, so it must be harmless: overwrite what has this name, or merge by a key. `holds` says where `clew verify` can
+    read what was written.
+    """
+    if not callable(function):
+        raise GraphError(
+            f"spark_write needs a function of a DataFrame and a name, not {function!r}; give it one", caller()
+        )
+    return SparkWrite(describe or f"spark write by {_called(function)}", function, holds)
+
+
 def _require_rows(what: str, rows: int) -> None:
     if rows < 1:
         raise GraphError(f"{what} cannot make events of {rows} rows; give it 1 or more", caller())
 
 
-def _called(make: Make) -> str:
+def _called(make: Callable[..., object]) -> str:
     return str(getattr(make, "__name__", type(make).__name__)).strip("<>")
 
 

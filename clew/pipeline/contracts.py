@@ -252,3 +252,19 @@ class Sink(ABC):
     def applied(self, action: WriteAction) -> bool:
         """Say whether the write was applied (only for checkable sinks); runs on an executor."""
         raise TypeError(f"{self.describe()} is not checkable")
+
+
+class FrameSink(Sink):
+    """A sink that takes the records of a write action as a Spark DataFrame, where the session is.
+
+    It is declared idempotent: writing again under the same name must leave what writing once leaves.
+    """
+
+    idempotent = True
+
+    @abstractmethod
+    def write_frame(self, frame: Any, name: str) -> None:
+        """Perform one write action."""
+
+    def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+        raise TypeError(f"{self.describe()} writes DataFrames, where the session is")

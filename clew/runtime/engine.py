@@ -9,7 +9,7 @@ from clew.errors import ClewError, SetupFailed
 from clew.pipeline.graph import Graph
 from clew.runtime.bodies import BodyPlace
 from clew.runtime.gate import Gate
-from clew.runtime.task import GenerateTask, Task, execute
+from clew.runtime.task import GenerateTask, Task, WriteTask, execute
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,9 @@ class Engine(Protocol):
         gate lets it. Raises a ClewError when it cannot be started.
         """
 
+    def write(self, job: Job, task: WriteTask) -> Ran:
+        """Perform write actions of a sink that takes DataFrames, in order; the one result is a Written."""
+
     def close(self) -> None:
         """Release everything."""
 
@@ -103,6 +106,9 @@ class InlineEngine:
 
     def stream(self, job: Job, checkpoint: str, gate: Gate) -> Query:
         raise _needs_spark(f"source {job.operator} is a streaming query")
+
+    def write(self, job: Job, task: WriteTask) -> Ran:
+        raise _needs_spark(f"the sink of {job.operator} takes DataFrames")
 
     def close(self) -> None:
         return None

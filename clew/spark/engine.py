@@ -20,13 +20,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from clew.errors import ClewError, EngineFailed, EngineLost, SetupFailed, TurnTimedOut
-from clew.pipeline.contracts import Framed, Streamed
+from clew.pipeline.contracts import Framed, FrameSink, Streamed
 from clew.pipeline.graph import Graph
 from clew.runtime.bodies import BodyPlace
 from clew.runtime.engine import Job, Ran
 from clew.runtime.gate import Gate
-from clew.runtime.task import GenerateTask, Task
+from clew.runtime.task import GenerateTask, Task, WriteTask
 from clew.spark.frames import generate_frames
+from clew.spark.framewrites import write_frames
 from clew.spark.observe import observe_frame
 from clew.spark.program import Program
 from clew.spark.session import cancel, forget_session, is_alive, is_local, make_session, require_classic
@@ -113,6 +114,14 @@ class SparkEngine:
         return Ran(
             self._start(job, partial(observe_frame, source, place, job, rows)).result(), time.monotonic() - start
         )
+
+    def write(self, job: Job, task: WriteTask) -> Ran:
+        """Perform write actions of a sink that takes DataFrames."""
+        sink = self._graph.operators[task.operator].sinks[task.connection]
+        assert isinstance(sink, FrameSink)
+        start = time.monotonic()
+        written = self._start(job, partial(write_frames, sink, task)).result()
+        return Ran(written, time.monotonic() - start)
 
     def stream(self, job: Job, checkpoint: str, gate: Gate) -> SparkQuery:
         """Start a streaming query in place of the one that its source had before."""

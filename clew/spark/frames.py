@@ -156,11 +156,11 @@ def _loads(
 ) -> Iterator[_Load]:
     runs = [run for part in work.parts if part.port == port for run in part.bodies]
     tag = work.number if tagged else None
-    for chunk in _spread(runs, 1 if tagged else spark.sparkContext.defaultParallelism):
+    for chunk in spread(runs, 1 if tagged else spark.sparkContext.defaultParallelism):
         yield _Load(task.place.root, task.inputs[port], window, work.key, tuple(chunk), tag)
 
 
-def _spread(runs: Sequence[Bodies], parts: int) -> Iterator[list[Bodies]]:
+def spread(runs: Sequence[Bodies], parts: int) -> Iterator[list[Bodies]]:
     """Cut runs of bodies into about `parts` lists, keeping their order; at least one, which may be empty."""
     total = sum(len(run) for run in runs)
     size = max(1, -(-total // parts))
