@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from clew import Context, InputSet, Operator, Pipeline, generator, spark_write
+from clew import Context, InputSet, Operator, Pipeline, generator, spark_read, spark_write, streaming
 from clew.errors import GraphError, SetupFailed, UserFunctionFailed
 from clew.faultpoint import arm
 from clew.run import run, verify
@@ -95,6 +95,31 @@ def test_a_writer_that_fails_shows_its_own_frames(spark: SparkSession, tmp_path:
 
     with pytest.raises(UserFunctionFailed, match=r"out failed on write out.out#1 \(3 attempts\): ValueError: no room"):
         run(pipeline_of(spark_write(write)), spark=spark, **place)
+
+
+def test_functions_of_sources_and_sinks_may_hold_a_session(
+    spark: SparkSession, tmp_path: Path, place: dict[str, Any]
+) -> None:
+    """They stay in the driver; nobody can pickle a session."""
+    rates = spark.createDataFrame([(n, 2 * n) for n in range(4)], "n BIGINT, rate BIGINT")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"n": 1}\n{"n": 3}\n')
+    found: list[tuple[int, int]] = []
+
+    def write(frame: DataFrame, name: str) -> None:
+        assert spark.version
+        found.extend((row.n, row.rate) for row in frame.collect())
+
+    def stream(own: SparkSession) -> DataFrame:
+        return spark.readStream.format("json").schema("n BIGINT").load(str(tmp_path / "in")).join(rates, "n")
+
+    pipeline = Pipeline("held")
+    sink = spark_write(write)
+    pipeline.sink(pipeline.source("rates", spark_read(lambda own: rates)), sink, name="one", group="sinks")
+    batches = pipeline.source("batches", streaming(stream, until="availableNow"))
+    pipeline.sink(batches, sink, name="other", group="sinks")
+    run(pipeline, spark=spark, **place)
+    assert sorted(found) == sorted([(0, 0), (1, 2), (2, 4), (3, 6), (1, 2), (3, 6)])
 
 
 # Without Spark.

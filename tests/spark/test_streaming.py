@@ -145,6 +145,13 @@ def test_a_rate_of_rows_is_read_without_a_gap_over_kills(tmp_path: Path) -> None
 
 
 @pytest.mark.timeout(600)
+def test_a_spark_driver_that_dies_under_a_query_is_replaced(tmp_path: Path, incoming: Path) -> None:
+    script("stream.py", str(tmp_path), "jvm")
+    assert (tmp_path / "killed").exists()
+    assert numbers(tmp_path) == list(range(FILES * EACH))
+
+
+@pytest.mark.timeout(600)
 def test_a_checkpoint_that_does_not_belong_to_the_log_is_refused(
     spark: SparkSession, tmp_path: Path, incoming: Path, place: dict[str, Any]
 ) -> None:

@@ -1,9 +1,16 @@
-"""A stream of files where the place has some, else of rows at a rate: the rate ends when nothing is to kill it."""
+"""A stream of files where the place has some, else of rows at a rate: the rate ends when nothing is to kill it.
+
+With `jvm` the Spark driver is killed once the first batch is committed.
+"""
 
 import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from clew import Pipeline, files, streaming
@@ -21,6 +28,15 @@ def of_rate(spark: SparkSession) -> DataFrame:
     return spark.readStream.format("rate").option("rowsPerSecond", 100).load().selectExpr("value AS n")
 
 
+def kill_jvm() -> None:
+    while not (place / "bodies" / ".streams" / "batches" / "commits" / "0").exists():
+        time.sleep(0.01)
+    os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+    (place / "killed").touch()
+
+
+if "jvm" in sys.argv:
+    threading.Thread(target=kill_jvm, daemon=True).start()
 endless = not (place / "in").exists() and bool(os.environ.get("CLEW_FAULTS"))
 pipeline = Pipeline("streamed")
 source = streaming(of_files if (place / "in").exists() else of_rate, until=None if endless else "availableNow",
