@@ -11,10 +11,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from clew.errors import ClewError, EngineLost, SourceFailed, UserFunctionFailed
 from clew.pipeline.contracts import Streamed
 from clew.runtime.engine import Job
-from clew.runtime.gate import Gate, GateClosed
+from clew.runtime.gate import Gate
 from clew.spark.frames import described
 from clew.spark.observe import caught, stored
 from clew.spark.session import is_alive
+
+#: How long a query may take to end when it is stopped.
+_STOP_TIMEOUT = "10s"
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class SparkQuery:
 
     operator: str
     query: StreamingQuery
+    handler: "Handler"
     gate: Gate
     spark: SparkSession
 
@@ -40,7 +44,12 @@ class SparkQuery:
 
     def failure(self) -> ClewError | None:
         error = self.query.exception()
-        return _failure(self.operator, error) if error is not None else None
+        if error is None:
+            return None
+        kept = self.handler.error
+        if isinstance(kept, ClewError):
+            return kept
+        return _failure(self.operator, kept if isinstance(kept, Exception) else error)
 
     def stop(self) -> None:
         """Stop it, whatever it is doing: a batch that was not logged comes again at the next start."""
@@ -53,14 +62,17 @@ class SparkQuery:
 def start_query(source: Streamed, checkpoint: str, gate: Gate, job: Job, spark: SparkSession) -> SparkQuery:
     """Start a source's query; its handler runs in a thread of Spark's, one batch at a time."""
     # Added once, however often: a logger knows its filters.
-    logging.getLogger("py4j.clientserver").addFilter(_hide_closed_gates)
+    logging.getLogger("py4j.clientserver").addFilter(_hide_handlers)
+    # A query that does not end must not hold up the end of the run. The session is the source's own.
+    spark.conf.set("spark.sql.streaming.stopTimeout", _STOP_TIMEOUT)
     try:
         frame = _made(source, spark)
-        writer = frame.writeStream.foreachBatch(_Handler(gate, job, source.rows_per_event))
+        handler = Handler(gate, job, source.rows_per_event)
+        writer = frame.writeStream.foreachBatch(handler)
         writer = writer.option("checkpointLocation", checkpoint).queryName(f"clew-{job.operator}")
         if source.trigger:
             writer = writer.trigger(**source.trigger)
-        return SparkQuery(job.operator, writer.start(), gate, spark)
+        return SparkQuery(job.operator, writer.start(), handler, gate, spark)
     except ClewError:
         raise
     except Exception as error:
@@ -69,18 +81,27 @@ def start_query(source: Streamed, checkpoint: str, gate: Gate, job: Job, spark: 
         raise _failure(job.operator, error) from error
 
 
-def _hide_closed_gates(record: logging.LogRecord) -> bool:
-    """Keep Py4J from showing that a query was stopped on purpose."""
-    return not (record.exc_info and isinstance(record.exc_info[1], GateClosed))
+def _hide_handlers(record: logging.LogRecord) -> bool:
+    """Keep Py4J from showing what a handler told Spark: why is said by who restarts it, or stops the run."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HandlerFailed))
 
 
-class _Handler:
+class HandlerFailed(Exception):
+    """What Spark is told when a batch was not logged; why is kept on this side.
+
+    Spark searches what it is told with a pattern that overflows its stack where the text is long, as a Java stack is,
+    and the query then neither runs nor ends. It also hangs if a handler exits.
+    """
+
+
+class Handler:
     """What Spark calls with each batch."""
 
     def __init__(self, gate: Gate, job: Job, rows: int) -> None:
         self._gate = gate
         self._job = job
         self._rows = rows
+        self.error: BaseException | None = None
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         try:
@@ -88,11 +109,9 @@ class _Handler:
             if place is not None:
                 spark = frame.sparkSession
                 self._gate.deliver(caught(spark, lambda: stored(frame, place, self._job, self._rows)))
-        except Exception:
-            raise
         except BaseException as error:
-            # A query whose handler exits hangs for ever.
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+            self.error = error
+            raise HandlerFailed(f"batch {number} was not logged: {type(error).__name__}") from None
 
 
 def _made(source: Streamed, spark: SparkSession) -> DataFrame:

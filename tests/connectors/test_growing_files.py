@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -293,3 +294,33 @@ def test_a_process_killed_again_and_again_while_files_come_reads_each_once(tmp_p
     assert endings == [*((fault, -9) for fault in FAULTS), ("", 0)]
     assert count > len(FAULTS)
     assert sorted(held(tmp_path / "out")) == list(range(10 * count))
+
+
+def test_a_run_that_is_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "pipeline.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "clew.app.main", "run", "pipeline.py", "--engine", "inline"]
+    put(tmp_path / "in" / "a.csv", *range(10))
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + 60
+    while len(held(tmp_path / "out")) < 10 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert process.poll() is None, "nothing says that the stream is over"
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    put(tmp_path / "in" / "b.csv", *range(10, 20))
+    (tmp_path / "in" / "_DONE").touch()
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    assert sorted(held(tmp_path / "out")) == list(range(20))
+
+
+def test_a_directory_is_followed_without_a_log_too(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pipeline = Pipeline("growing")
+    source = files(tmp_path / "in", follow=True, settle=0, poll="10 milliseconds", until="_DONE", rows_per_event=4)
+    pipeline.sink(pipeline.source("numbers", source), files(tmp_path / "out"))
+    thread = arrive(tmp_path / "in", lambda index: f"{index}.csv", 10, 0.02)
+    run(pipeline, recovery="none", engine="inline")
+    thread.join()
+    assert sorted(held(tmp_path / "out")) == list(range(100))

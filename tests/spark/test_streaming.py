@@ -1,6 +1,11 @@
 """A Structured Streaming query is a source: each batch once, whatever dies, and whoever commits first."""
 
 import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +16,12 @@ from clew import Pipeline, files, streaming
 from clew.errors import ClewError, GraphError, SetupFailed, SourceFailed, UserFunctionFailed
 from clew.faultpoint import arm
 from clew.run import run, verify
+from clew.runtime.engine import Job
+from clew.runtime.gate import Gate
+from clew.spark.streams import Handler, HandlerFailed
 from clew.store.sqlite import SqliteStore
 from clew.supervisor.threads import Policy
-from tests.spark.outside import KILLED, rows, script
+from tests.spark.outside import KILLED, SCRIPTS, rows, script
 
 POINTS = (
     "before-action-logged#2",
@@ -95,7 +103,7 @@ def test_a_crash_at_any_point_reads_each_batch_once(
     assert faults[0].fired
     assert numbers(tmp_path) == list(range(FILES * EACH))
     assert seen(tmp_path)["batch"] == committed(tmp_path) == 2
-    assert "GateClosed" not in caplog.text, "what is stopped on purpose is no error to show"
+    assert "was not logged" not in caplog.text, "what is stopped on purpose is no error to show"
     assert verify(pipeline, engine="inline", **place).word == "explained"
     assert spark.streams.active == []
 
@@ -141,6 +149,25 @@ def test_a_rate_of_rows_is_read_without_a_gap_over_kills(tmp_path: Path) -> None
     script("stream.py", str(tmp_path))
     found = numbers(tmp_path)
     assert len(found) > 100
+    assert found == list(range(len(found)))
+
+
+@pytest.mark.timeout(600)
+def test_an_endless_query_is_interrupted_and_goes_on(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPTS / "stream.py"), str(tmp_path), "endless"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while len(list((tmp_path / "out").glob("[!.]*.parquet"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in said
+    script("stream.py", str(tmp_path))
+    found = numbers(tmp_path)
+    assert len(found) > 50
     assert found == list(range(len(found)))
 
 
@@ -255,6 +282,19 @@ def test_a_stream_needs_a_place_for_its_checkpoint(spark: SparkSession, tmp_path
 def test_the_inline_engine_has_no_streams(tmp_path: Path, incoming: Path, place: dict[str, Any]) -> None:
     with pytest.raises(SetupFailed, match="batches is a streaming query, which the inline engine has not; run it with"):
         run(pipeline_of(incoming, tmp_path), engine="inline", **place)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ValueError("x" * 100_000)])
+def test_a_handler_never_exits_and_tells_spark_little(error: BaseException) -> None:
+    class Broken(Gate):
+        def offer(self, number: int) -> None:
+            raise error
+
+    handler = Handler(Broken(lambda: None), Job("batches", 1, 1, "", 60.0), 10)
+    with pytest.raises(HandlerFailed, match=f"^batch 7 was not logged: {type(error).__name__}$") as raised:
+        handler(None, 7)  # type: ignore[arg-type]
+    assert len("".join(traceback.format_exception(raised.value))) < 2_000
+    assert handler.error is error
 
 
 @pytest.mark.parametrize(

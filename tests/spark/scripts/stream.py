@@ -1,6 +1,6 @@
 """A stream of files where the place has some, else of rows at a rate: the rate ends when nothing is to kill it.
 
-With `jvm` the Spark driver is killed once the first batch is committed.
+With `endless` it does not end. With `jvm` the Spark driver is killed once the first batch is committed.
 """
 
 import os
@@ -37,7 +37,7 @@ def kill_jvm() -> None:
 
 if "jvm" in sys.argv:
     threading.Thread(target=kill_jvm, daemon=True).start()
-endless = not (place / "in").exists() and bool(os.environ.get("CLEW_FAULTS"))
+endless = "endless" in sys.argv or (not (place / "in").exists() and bool(os.environ.get("CLEW_FAULTS")))
 pipeline = Pipeline("streamed")
 source = streaming(of_files if (place / "in").exists() else of_rate, until=None if endless else "availableNow",
                    rows_per_event=7)  # fmt: skip
