@@ -39,7 +39,8 @@ if "jvm" in sys.argv:
     threading.Thread(target=kill_jvm, daemon=True).start()
 endless = "endless" in sys.argv or (not (place / "in").exists() and bool(os.environ.get("CLEW_FAULTS")))
 pipeline = Pipeline("streamed")
-source = streaming(of_files if (place / "in").exists() else of_rate, until=None if endless else "availableNow",
-                   rows_per_event=7)  # fmt: skip
+few = (place / "in").exists()
+make, rows = (of_files, 7) if few else (of_rate, 200)
+source = streaming(make, until=None if endless else "availableNow", rows_per_event=rows)
 pipeline.sink(pipeline.source("batches", source, max_turn_events=2), files(place / "out"), name="out", capacity=3)
 run(pipeline, log=f"sqlite:///{place / 'log.db'}", bodies=str(place / "bodies"))
