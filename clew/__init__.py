@@ -1,7 +1,29 @@
 """Data pipelines on Apache Spark that can retrace their steps."""
 
-from clew.connectors import cached, delta, files, generator, http, postgres, sqlite
-from clew.pipeline.contracts import Connection, Observed, Piece, Plan, Replayable, Sink, Source, WriteAction
+from clew.connectors import (
+    cached,
+    delta,
+    files,
+    generator,
+    http,
+    postgres,
+    spark_read,
+    spark_write,
+    sqlite,
+    streaming,
+)
+from clew.pipeline.contracts import (
+    Connection,
+    Continuing,
+    News,
+    Observed,
+    Piece,
+    Plan,
+    Replayable,
+    Sink,
+    Source,
+    WriteAction,
+)
 from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Capacity
 from clew.pipeline.operators import Context, Event, InputSet, Operator
@@ -17,11 +39,13 @@ __all__ = [
     "Capacity",
     "Connection",
     "Context",
+    "Continuing",
     "Count",
     "Each",
     "Every",
     "Event",
     "InputSet",
+    "News",
     "Observed",
     "Operator",
     "Piece",
@@ -41,5 +65,8 @@ __all__ = [
     "generator",
     "http",
     "postgres",
+    "spark_read",
+    "spark_write",
     "sqlite",
+    "streaming",
 ]

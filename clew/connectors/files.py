@@ -4,12 +4,15 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal, overload
 
 import pyarrow as pa
 
 from clew.connectors import parquetfiles, textfiles
+from clew.connectors.durations import Duration, seconds
 from clew.connectors.filewrites import EXTENSIONS, is_written, target, write_file
-from clew.connectors.listing import Entry, format_of, listing
+from clew.connectors.growing import GrowingFiles
+from clew.connectors.listing import Entry, format_of, is_glob, listing
 from clew.connectors.partitionedwrites import is_marked, write_partitioned
 from clew.connectors.partitions import completed, without
 from clew.connectors.recorded import recall, record
@@ -18,6 +21,9 @@ from clew.connectors.textfiles import Columns
 from clew.errors import GraphError, SinkFailed, SourceFailed
 from clew.pipeline.contracts import FilesHeld, Json, Piece, Plan, Replayable, Sink, WriteAction
 from clew.pipeline.location import caller
+
+#: A path, or several.
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -148,19 +154,50 @@ class Files(Replayable, Sink):
 
     def _directory(self) -> str:
         place = self.places[0]
-        if len(self.places) > 1 or _is_glob(place) or os.path.isfile(place):
+        if len(self.places) > 1 or is_glob(place) or os.path.isfile(place):
             raise SinkFailed(self.given, "it is not one directory, which files are written to", "name a directory")
         return place
 
 
+@overload
 def files(
-    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    path: Paths,
     *,
     format: str | None = None,
     rows_per_event: int = 1000,
     schema: pa.Schema | None = None,
+    follow: Literal[False] = False,
     partition_by: str | Sequence[str] = (),
-) -> Files:
+) -> Files: ...
+
+
+@overload
+def files(
+    path: Paths,
+    *,
+    format: str | None = None,
+    rows_per_event: int = 1000,
+    schema: pa.Schema | None = None,
+    follow: Literal[True],
+    partition_by: str | Sequence[str] = (),
+    poll: Duration = "1 second",
+    until: Duration | None = None,
+    settle: Duration = "1 second",
+) -> GrowingFiles: ...
+
+
+def files(
+    path: Paths,
+    *,
+    format: str | None = None,
+    rows_per_event: int = 1000,
+    schema: pa.Schema | None = None,
+    follow: bool = False,
+    partition_by: str | Sequence[str] = (),
+    poll: Duration = "1 second",
+    until: Duration | None = None,
+    settle: Duration = "1 second",
+) -> Files | GrowingFiles:
     """Name files to read, or a directory to write to.
 
     To read, `path` is a file, a directory, a glob or a list of these. The format is `parquet`, `csv` or
@@ -170,6 +207,10 @@ def files(
     With `partition_by`, files are in directories such as `day=2024-01-01/state=NY` and do not hold these columns
     themselves. A write is then one file per partition. To read, name the files with a glob (`sales/**/*.parquet`); the
     columns are text unless `schema` says otherwise.
+    With `follow`, files that come later are read too, each once; a look is taken every `poll`. A file is read when it
+    has not changed for `settle`, and when its name does not begin with a dot or an underscore, or end as that of a
+    file that is being written does (`.tmp`, `.part`, `.crdownload`, ...). `until` ends the stream: a duration
+    ("10 minutes") for which nothing came, or the name of a file ("_DONE") that says so; without it nothing does.
     """
     paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(one) for one in path]
     if format is not None and format not in EXTENSIONS:
@@ -181,8 +222,26 @@ def files(
         raise GraphError("partition_by= names a column twice; name each once", caller())
     # Absolute from here on: executors may stand in another directory.
     places = tuple(os.path.abspath(os.path.expanduser(one)) for one in paths)
-    return Files(", ".join(paths), places, format, rows_per_event, schema, columns)
+    made = Files(", ".join(paths), places, format, rows_per_event, schema, columns)
+    if not follow:
+        return made
+    if columns:
+        raise GraphError("files that are followed cannot be partitioned; leave out partition_by= or follow=", caller())
+    quiet = None if until is None else seconds(until)
+    marker = until if isinstance(until, str) and quiet is None else None
+    if marker is not None and (not marker or os.path.basename(marker) != marker):
+        raise GraphError(
+            f"files cannot be followed until {until!r}; give a duration such as '10 minutes', or the name of a file in "
+            "the directory, such as '_DONE'",
+            caller(),
+        )
+    return GrowingFiles(
+        made, places, format, schema, _positive("poll", poll), quiet, marker, _positive("settle", settle, least=0.0)
+    )
 
 
-def _is_glob(place: str) -> bool:
-    return not os.path.exists(place) and any(sign in place for sign in "*?[")
+def _positive(name: str, given: Duration, least: float = 0.001) -> float:
+    found = seconds(given)
+    if found is None or found < least:
+        raise GraphError(f"files cannot have {name}={given!r}; write it as '1 second' or '500 milliseconds'", caller())
+    return found

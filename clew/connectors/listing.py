@@ -4,6 +4,7 @@ import glob
 import os
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from clew.errors import SourceFailed
 from clew.pipeline.contracts import Json
 
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+
+#: How names end while a file is still being written or fetched.
+UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".download", ".filepart", ".swp", "~")
 
 _CURE = "put the file back as it was, or start a new run with --fresh to read what is there now"
 
@@ -88,6 +92,23 @@ def listing(places: Iterable[str]) -> list[Entry]:
             # A file that two places name is read once.
             found.setdefault(path, Entry(path, stat.st_size, stat.st_mtime_ns))
     return list(found.values())
+
+
+def present(places: Iterable[str]) -> list[Entry]:
+    """List the files that are in growing places now, maybe none; those whose names say so are unfinished, and wait."""
+    found: dict[str, Entry] = {}
+    for place in places:
+        for path in _paths(place):
+            if not path.endswith(UNFINISHED):
+                # A file that went while it was listed was not there.
+                with suppress(FileNotFoundError):
+                    stat = os.stat(path)
+                    found.setdefault(path, Entry(path, stat.st_size, stat.st_mtime_ns))
+    return list(found.values())
+
+
+def is_glob(place: str) -> bool:
+    return not os.path.exists(place) and any(sign in place for sign in "*?[")
 
 
 def format_of(entries: Iterable[Entry], given: str | None) -> str:

@@ -66,6 +66,11 @@ def read(entry: Entry, format: str, columns: Columns, row: int, byte: int, check
 
 def infer(entries: list[Entry], format: str) -> pa.Schema:
     """Choose types from the first block of the first file that has records; later files must fit them."""
+    return inferred(entries, format)[0]
+
+
+def inferred(entries: list[Entry], format: str) -> tuple[pa.Schema, bool]:
+    """Choose types as `infer` does, and say whether there was any record to choose them from."""
     names: list[str] = []
     for entry in entries:
         with _opened(entry) as file:
@@ -76,8 +81,8 @@ def infer(entries: list[Entry], format: str) -> pa.Schema:
             if block:
                 found = _parsed(entry, parse, block, 0, start).schema
                 settle = _settled_csv if format == "csv" else _settled_json
-                return pa.schema([(field.name, settle(field.type)) for field in found])
-    return pa.schema([(name, pa.string()) for name in names])
+                return pa.schema([(field.name, settle(field.type)) for field in found]), True
+    return pa.schema([(name, pa.string()) for name in names]), False
 
 
 def _prepare(

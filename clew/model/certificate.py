@@ -130,6 +130,9 @@ class Certificate(Protocol):
     def answers(self, operator: str) -> Iterator[Answer]:
         """Yield the effects of side-effect reads by connection, and in the order in which they were logged."""
 
+    def actions(self, source: str) -> Iterator[tuple[int, bool]]:
+        """Yield the numbers of a source's read actions, in order, and whether each is complete."""
+
     def pending(self, source: str) -> bool:
         """Say whether a source still holds the stored effect of its read action."""
 

@@ -116,10 +116,11 @@ def _quoted(identifier: str) -> str:
 
 def files_of(held: FilesHeld) -> list[str]:
     """Return the files of a source: in the order of its places, and of their names within each, each once."""
-    return list(dict.fromkeys(path for place in held.places for path in sorted(_paths(place))))
+    paths = [path for place in held.places for path in sorted(_paths(place, held.as_they_came))]
+    return [path for path in dict.fromkeys(paths) if not held.without or not path.endswith(held.without)]
 
 
-def _paths(place: str) -> list[str]:
+def _paths(place: str, maybe_none: bool) -> list[str]:
     """Return the files of one place; in a directory, names that begin with a dot or an underscore are no data."""
     if os.path.isfile(place):
         return [place]
@@ -128,7 +129,7 @@ def _paths(place: str) -> list[str]:
     else:
         found = glob.glob(place, recursive=True)
     paths = [path for path in found if os.path.isfile(path) and not os.path.basename(path).startswith((".", "_"))]
-    if not paths:
+    if not paths and not maybe_none:
         raise Unreadable(f"there is no file at {place}")
     return paths
 

@@ -351,6 +351,10 @@ class Log:
         """Return how many events the log holds."""
         return sum(int(count or 0) for (count,) in self._database.rows("SELECT sum(count) FROM sent"))
 
+    def actions(self, source: str) -> Iterator[tuple[int, bool]]:
+        sql = "SELECT action, complete FROM action WHERE operator = ? ORDER BY action"
+        return ((action, bool(complete)) for action, complete in self._database.rows(sql, source))
+
     def pending(self, source: str) -> bool:
         sql = "SELECT 1 FROM read_event WHERE operator = ? AND input_set IS NULL AND lengths IS NOT NULL"
         return any(True for _ in self._database.rows(sql, source))

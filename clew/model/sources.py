@@ -1,5 +1,6 @@
 """What a source gave, against what it gives when it is read again."""
 
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 
@@ -12,6 +13,7 @@ from clew.model.holdings import EventsLogged, FetchOne, Holding, Numbers, ReadSl
 from clew.model.outside import files_of
 from clew.model.read import Unreadable
 from clew.model.replay import check_sent
+from clew.model.tiling import tiled
 from clew.model.work import Compute, Intact, Stretch
 from clew.pipeline.contracts import FilesHeld, Held, Replayable
 from clew.pipeline.graph import OperatorSpec
@@ -30,6 +32,7 @@ def check_source(spec: OperatorSpec, certificate: Certificate, compute: Compute,
     try:
         count, finding = check_sent(certificate.sent(port), port)
         verdict.count("events", count)
+        finding = finding or _check_actions(spec.name, certificate)
         if finding is not None:
             verdict.findings.append(finding)
             return
@@ -48,6 +51,16 @@ def _held(spec: OperatorSpec) -> Held | None:
         raise Unreadable(f"its holds() fails: {type(error).__name__}: {error}") from error
 
 
+def _check_actions(source: str, certificate: Certificate) -> Finding | None:
+    """Check that a source has come to the end of its read actions, and has left none out."""
+    for expected, (number, complete) in enumerate(certificate.actions(source), 1):
+        if number != expected:
+            return wrong(source, f"read action {expected} is missing", expected=str(expected), found=str(number))
+        if not complete:
+            return wrong(source, f"has finished, but its read action {number} is incomplete")
+    return None
+
+
 class _Source:
     """The events of one source, whose numbers are in order."""
 
@@ -62,7 +75,9 @@ class _Source:
         self._schema = certificate.schema(self._port)
 
     def check(self) -> Iterator[Finding]:
-        if self._can_be_read_again:
+        if isinstance(self._held, FilesHeld) and self._held.as_they_came and self._schema is not None:
+            yield from self._compare_files(self._held)
+        elif self._can_be_read_again:
             yield from self._compare()
         else:
             # What was observed once is as good as anything else that could have been observed.
@@ -86,6 +101,29 @@ class _Source:
                 return
             index += 1
         self._verdict.count("source records", index)
+
+    def _compare_files(self, held: FilesHeld) -> Iterator[Finding]:
+        """Compare with whole files in any order; holds the numbers of all records at once."""
+        logged = self._logged_numbers()
+        files = [numbers for _, numbers in self._read_files(held)]
+        order, upto = tiled(logged, files)
+        if order is None:
+            event, found = self._record(((EventsLogged(part), None) for part in self._stretches()), upto)
+            fact = f"record {upto + 1} is in no file that is left at this place, or the files have changed since"
+            yield wrong(self._spec.name, fact, event=event, expected="the records of whole files", found=found)
+            return
+        self._verdict.count("source records", len(logged))
+        left = [index for index, numbers in enumerate(files) if numbers and index not in order]
+        if left:
+            name = files_of(held)[left[0]]
+            fact = f"has sent {len(logged)} records and not those of {name}: it has come since, or it was lost"
+            yield undecided(self._spec.name, fact)
+
+    def _logged_numbers(self) -> "array[int]":
+        logged: array[int] = array("Q")
+        for numbers in self._compute.map(Numbers(EventsLogged(part)) for part in self._stretches()):
+            logged.extend(numbers)
+        return logged
 
     def _differs(self, index: int) -> Finding:
         event, found = self._record(((EventsLogged(part), None) for part in self._stretches()), index)
@@ -119,10 +157,15 @@ class _Source:
         held = self._held
         if held is None:
             return self._read_slices()
-        parts: list[Held] = [held]
         if isinstance(held, FilesHeld):
-            # Files can be read apart.
-            parts = [FilesHeld((path,), held.format, held.partition_by) for path in files_of(held)]
+            return self._read_files(held)
+        return self._read_places([held])
+
+    def _read_files(self, held: FilesHeld) -> Iterator[tuple[Records, Sequence[int]]]:
+        """Read files apart."""
+        return self._read_places([FilesHeld((path,), held.format, held.partition_by) for path in files_of(held)])
+
+    def _read_places(self, parts: Sequence[Held]) -> Iterator[tuple[Records, Sequence[int]]]:
         places = [Holding(part, self._schema) for part in parts]
         return zip(places, self._compute.map(Numbers(place) for place in places))
 

@@ -5,9 +5,10 @@ are opened where they are used and closed there again.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -23,6 +24,10 @@ class FilesHeld:
     format: str | None = None
     #: The columns that directories are named of, as `column=value`; a sink's write then has a file in several.
     partition_by: tuple[str, ...] = ()
+    #: Whether a source's files were read as they came: each as a whole, in an order that their names do not tell.
+    as_they_came: bool = False
+    #: Endings of names that are no data in these places.
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +131,70 @@ class Replayable(Source):
         """Read one slice; runs on an executor."""
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a look at a source found: the snapshot of its next read action, and what the look after it must know.
+
+    `seen` is kept in STATE, which is written with every turn, so it must stay small.
+    """
+
+    snapshot: Json
+    seen: Json
+
+
+class Continuing(Replayable):
+    """A source whose read actions follow each other, each with a snapshot of its own that is stored first.
+
+    A read action ends without the end of the stream; the next one begins when there is something new. The end of the
+    stream is an event of its own.
+    """
+
+    #: Seconds between two looks.
+    poll: float = 1.0
+
+    @property
+    def stores_snapshot(self) -> bool:
+        return True
+
+    @abstractmethod
+    def more(self, seen: Json, quiet: float) -> News | Literal["nothing", "over"]:
+        """Look for what is new since `seen`, which the last look left (None: there was none).
+
+        `quiet` is for how many seconds nothing has come, counted from the start of the process at the earliest. What is
+        found may be thrown away and looked for again; once its snapshot is stored it is read, exactly once.
+        """
+
+
 class Observed(Source):
     """A read action that is not replayable: its effect is stored before any event is made of it."""
 
     @abstractmethod
     def observe(self) -> Iterator[pa.Table]:
         """Perform the read action, one table per event; runs on an executor."""
+
+
+class Framed(Source):
+    """A read action that is a Spark DataFrame: it is not replayable, so Spark tasks store its effect first."""
+
+    #: How many rows an event has; the last one of each partition may have fewer.
+    rows_per_event: int = 1000
+
+    @abstractmethod
+    def frame(self, spark: Any) -> Any:
+        """Return the DataFrame, given a SparkSession; runs where the session is, and again after a failure."""
+
+
+class Streamed(Source):
+    """A Structured Streaming query: each of its batches is a read action, whose effect Spark tasks store first."""
+
+    #: How many rows an event has; the last one of each partition may have fewer.
+    rows_per_event: int = 1000
+    #: When Spark makes the next batch, as `DataStreamWriter.trigger` takes it.
+    trigger: Mapping[str, Any] = MappingProxyType({})
+
+    @abstractmethod
+    def frame(self, spark: Any) -> Any:
+        """Return the streaming DataFrame, given a SparkSession; runs where the session is, at each start."""
 
 
 class Connection(ABC):
@@ -191,3 +254,19 @@ class Sink(ABC):
     def applied(self, action: WriteAction) -> bool:
         """Say whether the write was applied (only for checkable sinks); runs on an executor."""
         raise TypeError(f"{self.describe()} is not checkable")
+
+
+class FrameSink(Sink):
+    """A sink that takes the records of a write action as a Spark DataFrame, where the session is.
+
+    It is declared idempotent: writing again under the same name must leave what writing once leaves.
+    """
+
+    idempotent = True
+
+    @abstractmethod
+    def write_frame(self, frame: Any, name: str) -> None:
+        """Perform one write action."""
+
+    def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+        raise TypeError(f"{self.describe()} writes DataFrames, where the session is")

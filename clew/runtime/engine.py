@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from clew.errors import SetupFailed
+from clew.errors import ClewError, SetupFailed
 from clew.pipeline.graph import Graph
-from clew.runtime.task import GenerateTask, Task, execute
+from clew.runtime.bodies import BodyPlace
+from clew.runtime.gate import Gate
+from clew.runtime.task import GenerateTask, Task, WriteTask, execute
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,20 @@ class Ran:
     seconds: float
 
 
+class Query(Protocol):
+    """A streaming query that an engine runs."""
+
+    @property
+    def id(self) -> str:
+        """The query's identity: its checkpoint keeps it over restarts."""
+
+    def ended(self) -> bool:
+        """Say whether it runs no more; raises EngineLost when nobody can say."""
+
+    def failure(self) -> ClewError | None:
+        """Return what it failed of, where it has ended by that."""
+
+
 class Engine(Protocol):
     """Where records are touched."""
 
@@ -48,6 +64,22 @@ class Engine(Protocol):
 
     def frames(self, job: Job, task: GenerateTask) -> Ran:
         """Generate the Output Sets of DataFrame functions; results are Productions and Failures, in order."""
+
+    def observe(self, job: Job, place: BodyPlace, rows: int) -> Ran:
+        """Perform the read action of a source that is a DataFrame, and store its effect, `rows` to an event.
+
+        Results are runs of bodies, in order, at least one; or one Failure.
+        """
+
+    def stream(self, job: Job, checkpoint: str, gate: Gate) -> Query:
+        """Start the query of a source that is one; an earlier one of the same source is stopped first.
+
+        Each of its batches is offered at the gate, and stored to the place that this gives; the query goes on when the
+        gate lets it. Raises a ClewError when it cannot be started.
+        """
+
+    def write(self, job: Job, task: WriteTask) -> Ran:
+        """Perform write actions of a sink that takes DataFrames, in order; the one result is a Written."""
 
     def close(self) -> None:
         """Release everything."""
@@ -67,10 +99,20 @@ class InlineEngine:
         return Ran(results, time.monotonic() - start)
 
     def frames(self, job: Job, task: GenerateTask) -> Ran:
-        raise SetupFailed(
-            f"operator {job.operator} works on DataFrames, which the inline engine has not",
-            "run it with the Spark engine",
-        )
+        raise _needs_spark(f"operator {job.operator} works on DataFrames")
+
+    def observe(self, job: Job, place: BodyPlace, rows: int) -> Ran:
+        raise _needs_spark(f"source {job.operator} is a DataFrame")
+
+    def stream(self, job: Job, checkpoint: str, gate: Gate) -> Query:
+        raise _needs_spark(f"source {job.operator} is a streaming query")
+
+    def write(self, job: Job, task: WriteTask) -> Ran:
+        raise _needs_spark(f"the sink of {job.operator} takes DataFrames")
 
     def close(self) -> None:
         return None
+
+
+def _needs_spark(what: str) -> SetupFailed:
+    return SetupFailed(f"{what}, which the inline engine has not", "run it with the Spark engine")

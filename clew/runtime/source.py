@@ -1,21 +1,23 @@
 """The loop of a source: Algorithm 1, resumed by Algorithm 6."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from clew import trace
 from clew.errors import ClewError, EngineFailed, TurnTimedOut
 from clew.faultpoint import fault_point
 from clew.ids import Port
-from clew.pipeline.contracts import Observed, Replayable
-from clew.protocol.log.alg1_source import complete_action, drop_effect, emit, start_action
+from clew.pipeline.contracts import Framed, Observed, Replayable
+from clew.protocol.log.alg1_source import complete_action, drop_effect, emit, parts_of, start_action
 from clew.protocol.log.alg6_source import Resume, recover_source
 from clew.protocol.log.context import restore
-from clew.protocol.rows import Bodies, EventRun
+from clew.protocol.rows import Bodies, EventRun, ReadEventRow, cut_bodies
 from clew.protocol.step import FixSchema
 from clew.runtime.bodies import load
+from clew.runtime.engine import Ran
 from clew.runtime.progress import Clock
 from clew.runtime.runner import Outcome, Runner
 from clew.runtime.task import EffectTask, Events, Failure, ObserveTask, ReadTask, Task
@@ -35,11 +37,16 @@ class SourceRunner(Runner):
         store, name = self.around.store, self.spec.name
         self.context = restore(self.context, store.state(name))
         action = store.last_read_action(name)
-        event = store.read_event(name, CONNECTION, action.action) if action else None
-        self._resume = recover_source(self.context, action, event, self._by_offset)
+        events = self._read_events(action.action) if action else []
+        self._resume = recover_source(self.context, action, events, self._by_offset)
         if self._resume.at in ("stored", "drop") and isinstance(self.spec.source, Replayable):
-            self._snapshot = self._load_snapshot(self._resume.effect)
+            self._snapshot = self._load_snapshot(self._resume.effects)
         fault_point("after-source-restore", name)
+
+    def _read_events(self, action: int) -> list[ReadEventRow]:
+        """Return the rows of an action's event, one per run of bodies that its effect is stored in."""
+        rows = (self.around.store.read_event(self.spec.name, part, action) for part in parts_of(CONNECTION))
+        return list(takewhile(lambda row: row is not None, rows))  # type: ignore[arg-type]
 
     @property
     def _by_offset(self) -> bool:
@@ -49,9 +56,9 @@ class SourceRunner(Runner):
     def step(self) -> Outcome:
         match self._resume.at:
             case "start":
-                self._start()
+                return self._start()
             case "observe":
-                self._observe()
+                return self._observe()
             case "stored" | "replay":
                 if not self.around.channels.room(self.spec.name):
                     return "blocked"
@@ -62,26 +69,38 @@ class SourceRunner(Runner):
                 return "finished"
         return "worked"
 
-    def _start(self) -> None:
+    def _start(self) -> Outcome:
         """Step 1."""
+        self._add_action()
+        return "worked"
+
+    def _add_action(self) -> None:
         assert self.spec.source is not None
         fault_point("before-action-logged", self.spec.name)
         self.context, step = start_action(self.context, CONNECTION, self.spec.source.describe())
         self.writer.perform(step, "after-action-logged")
         self._resume = Resume("replay") if self._by_offset else Resume("observe")
 
-    def _observe(self) -> None:
+    def _observe(self) -> Outcome:
         """Steps 2.a and 2.b: store the effect, then log the action as complete."""
         source = self.spec.source
         if isinstance(source, Replayable):
             self._snapshot = source.snapshot()
-            effect = self._store_snapshot(self._snapshot)
+            effects = [self._store_snapshot(self._snapshot)]
+        elif isinstance(source, Framed):
+            effects = self._observe_frame(source)
         else:
             assert isinstance(source, Observed)
-            effect = self._run([ObserveTask(self.place(self.context.turn + 1))], source.describe(), Clock())[0]
+            effects = self._run([ObserveTask(self.place(self.context.turn + 1))], source.describe(), Clock())
         fault_point("after-effect-stored", self.spec.name)
-        self.writer.perform(complete_action(self.context, CONNECTION, effect), "after-action-complete")
-        self._resume = Resume("stored", None, effect)
+        self.writer.perform(complete_action(self.context, CONNECTION, *effects), "after-action-complete")
+        self._resume = Resume("stored", None, tuple(effects))
+        return "worked"
+
+    def _observe_frame(self, source: Framed) -> list[Bodies]:
+        turn = self.context.turn + 1
+        job = self.job(turn, source.describe())
+        return self._tried(lambda: self.around.engine.observe(job, self.place(turn), source.rows_per_event), job.about)
 
     def _emit(self) -> None:
         """Steps 2.c and 3: one turn of events."""
@@ -102,11 +121,11 @@ class SourceRunner(Runner):
             tuple(header for result in results for header in result.headers),
             tuple(body for result in results for body in result.bodies),
         )
-        stored = self._resume.at == "stored"
+        stored = len(self._resume.effects)
         schema = self._learned(results)
-        self.context, step = emit(self.context, CONNECTION, run, offset, last, stored, schema)
-        self.writer.perform(step, "after-end" if last else "after-source-commit")
-        if last:
+        self.context, step = emit(self.context, CONNECTION, run, offset, last, stored, schema, self._ends)
+        self.writer.perform(step, "after-end" if self.finished else "after-source-commit")
+        if self.finished:
             trace.record("finished", self.spec.name)
         if schema:
             self.fixed(schema)
@@ -114,7 +133,7 @@ class SourceRunner(Runner):
         self.pace.took(len(run.headers), clock.work)
         self.around.progress.turn(self.spec.name, 0, len(run.headers), 0, clock)
         after = ("drop" if stored else "finished") if last else self._resume.at
-        self._resume = Resume(after, offset, self._resume.effect)
+        self._resume = Resume(after, offset, self._resume.effects)
 
     def _plan(self) -> tuple[list[Task], bool | None]:
         place, schemas = self.place(self.context.turn + 1), self.output_schemas()
@@ -125,19 +144,21 @@ class SourceRunner(Runner):
             # More tasks than cores would pay a task's fixed cost more often than it saves.
             cuts = _cuts(0, len(plan.slices), self.around.engine.parallelism)
             return [ReadTask(place, self._snapshot, plan.slices[a:b], schemas) for a, b in cuts], plan.last
-        effect = self._resume.effect
-        assert effect is not None
+        effects = self._resume.effects
+        count = sum(len(effect) for effect in effects)
         start = offset or 0
-        stop = min(start + self.pace.limit, len(effect))
+        stop = min(start + self.pace.limit, count)
         self._stop = stop
         cuts = _cuts(start, stop, self.around.engine.parallelism)
-        return [EffectTask(place, effect.cut(a, b), schemas) for a, b in cuts], stop == len(effect)
+        return [EffectTask(place, cut_bodies(effects, a, b), schemas) for a, b in cuts], stop == count
 
+    #: Whether the stream ends with the read action.
+    _ends = True
     _asked = 0
     _stop = 0
 
     def _offset_after(self, results: Sequence[Events]) -> Any:
-        if isinstance(self.spec.source, Observed):
+        if not isinstance(self.spec.source, Replayable):
             return self._stop
         offsets = [result.offset for result in results if result.offset is not None]
         return offsets[-1] if offsets else self._resume.offset
@@ -147,43 +168,52 @@ class SourceRunner(Runner):
         return FixSchema(Port(self.spec.name, "out"), schemas[0]) if schemas else None
 
     def _run(self, tasks: Sequence[Task], about: str, clock: Clock) -> list[Any]:
-        """Run tasks; a failure of the outside system is tried again before it stops the run."""
+        """Run tasks, again where those of the first turn met columns of different types: all take the first's then."""
+        results = self._tried(lambda: self._mapped(tasks, about, clock), about)
+        if not _disagree(results):
+            return results
+        self._attempts += 1
+        return self._run([_with_schema(task, results) for task in tasks], about, clock)
+
+    def _mapped(self, tasks: Sequence[Task], about: str, clock: Clock) -> Ran:
+        ran = self.around.engine.map(self.job(self.context.turn + 1, about), tasks)
+        clock.work += ran.seconds
+        return ran
+
+    def _tried(self, compute: Callable[[], Ran], about: str) -> list[Any]:
+        """Compute something; a failure of the outside system is tried again before it stops the run."""
         while True:
             try:
-                ran = self.around.engine.map(self.job(self.context.turn + 1, about), tasks)
+                results = compute().results
             except (EngineFailed, TurnTimedOut):
                 self._attempts += 1
                 if self._attempts >= self.spec.settings.attempts:
                     raise
                 continue
-            results = ran.results
-            clock.work += ran.seconds
             failures = [result for result in results if isinstance(result, Failure)]
-            if not failures and not _disagree(results):
+            if not failures:
                 return results
             self._attempts += 1
-            if failures and self._attempts >= self.spec.settings.attempts:
+            if self._attempts >= self.spec.settings.attempts:
                 raise self.failed(failures[0], about, self._attempts)
-            if not failures:
-                # Tasks of the first turn met columns of different types: all take those of the first.
-                tasks = [_with_schema(task, results) for task in tasks]
 
     def _drop(self) -> None:
         """Step 2.d."""
         assert self.spec.source is not None
         fault_point("before-effect-dropped", self.spec.name)
         self.spec.source.release(self._snapshot)
-        self.writer.perform(drop_effect(self.context, CONNECTION), "after-effect-dropped")
-        self._resume = Resume("finished")
+        stored = len(self._resume.effects)
+        self.writer.perform(drop_effect(self.context, CONNECTION, stored), "after-effect-dropped")
+        self._resume = Resume("finished" if self.finished else "start")
 
     def _store_snapshot(self, snapshot: Any) -> Bodies:
         data = json.dumps(snapshot).encode()
         return self.place(self.context.turn + 1).store([[data]])[0]
 
-    def _load_snapshot(self, effect: Bodies | None) -> Any:
-        if effect is None:
+    def _load_snapshot(self, effects: Sequence[Bodies]) -> Any:
+        if not effects:
             raise ClewError(f"the stored listing of source {self.spec.name} is gone from the log; start a --fresh run")
-        (data,) = load(self.around.bodies, [effect])
+        (data,) = load(self.around.bodies, effects)
         return json.loads(bytes(data))
 
 

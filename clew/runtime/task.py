@@ -106,7 +106,7 @@ class EffectTask:
     """Make events of a part of a stored effect."""
 
     place: BodyPlace
-    effect: Bodies
+    effects: tuple[Bodies, ...]
     outputs: Schemas
 
 
@@ -197,7 +197,7 @@ def execute(graph: Graph, task: Task) -> Any:
             case ObserveTask():
                 return _observe(graph, task)
             case EffectTask():
-                tables = (decode_stream(body) for body in load(task.place.root, [task.effect]))
+                tables = (decode_stream(body) for body in load(task.place.root, task.effects))
                 return _events(graph, task.place, task.outputs, ((table, None) for table in tables))
     except Exception as error:
         return failure(error)

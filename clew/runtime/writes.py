@@ -8,7 +8,7 @@ from clew import trace
 from clew.errors import EngineFailed, SinkAhead, SinkFailed, StaleWriter, TurnTimedOut
 from clew.faultpoint import fault_point
 from clew.ids import Port
-from clew.pipeline.contracts import WriteAction
+from clew.pipeline.contracts import FrameSink, WriteAction
 from clew.protocol.log.alg5_write import write_done
 from clew.protocol.log.alg8_writer import settle
 from clew.protocol.rows import Bodies, WriteRow
@@ -134,7 +134,9 @@ class Writes:
         about = f"write {spec.name}.{name}#{rows[0].number}"
         job = self._runner.job(self._runner.context.turn, about)
         try:
-            (written,) = self._around.engine.map(job, [task]).results
+            frames = isinstance(spec.sinks[name], FrameSink)
+            engine = self._around.engine
+            (written,) = (engine.write(job, task) if frames else engine.map(job, [task])).results
         except (EngineFailed, TurnTimedOut) as error:
             # Spark's own failure is an attempt, as one of the outside system is.
             return Written(0, (), Failure(None, type(error).__name__, str(error), "", error))

@@ -20,12 +20,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from clew.errors import ClewError, EngineFailed, EngineLost, SetupFailed, TurnTimedOut
+from clew.pipeline.contracts import Framed, FrameSink, Streamed
 from clew.pipeline.graph import Graph
+from clew.runtime.bodies import BodyPlace
 from clew.runtime.engine import Job, Ran
-from clew.runtime.task import GenerateTask, Task
+from clew.runtime.gate import Gate
+from clew.runtime.task import GenerateTask, Task, WriteTask
 from clew.spark.frames import generate_frames
+from clew.spark.framewrites import write_frames
+from clew.spark.observe import observe_frame
 from clew.spark.program import Program
 from clew.spark.session import cancel, forget_session, is_alive, is_local, make_session, require_classic
+from clew.spark.streams import SparkQuery, start_query
 from clew.spark.worker import Raised, run_tasks
 
 T = TypeVar("T")
@@ -61,6 +67,7 @@ class SparkEngine:
         self._numbers = itertools.count(1)
         self._threads: dict[str, _Threads] = {}
         self._sessions: dict[str, SparkSession] = {}
+        self._streams: dict[str, SparkQuery] = {}
         self._overheads: dict[str, float] = {}
         self._bodies = bodies
         self._attach(make_session(master, configuration) if spark is None else require_classic(spark))
@@ -99,6 +106,39 @@ class SparkEngine:
         overhead = self._overheads[job.operator] = min(seconds, self._overheads.get(job.operator, seconds))
         return Ran(results, seconds - overhead)
 
+    def observe(self, job: Job, place: BodyPlace, rows: int) -> Ran:
+        """Perform a read action that is a DataFrame; its tasks store what it gives."""
+        source = self._graph.operators[job.operator].source
+        assert isinstance(source, Framed)
+        start = time.monotonic()
+        return Ran(
+            self._start(job, partial(observe_frame, source, place, job, rows)).result(), time.monotonic() - start
+        )
+
+    def write(self, job: Job, task: WriteTask) -> Ran:
+        """Perform write actions of a sink that takes DataFrames."""
+        sink = self._graph.operators[task.operator].sinks[task.connection]
+        assert isinstance(sink, FrameSink)
+        start = time.monotonic()
+        written = self._start(job, partial(write_frames, sink, task)).result()
+        return Ran(written, time.monotonic() - start)
+
+    def stream(self, job: Job, checkpoint: str, gate: Gate) -> SparkQuery:
+        """Start a streaming query in place of the one that its source had before."""
+        source = self._graph.operators[job.operator].source
+        assert isinstance(source, Streamed)
+        self._stop_stream(job.operator)
+        query = self._on_session(job, partial(start_query, source, checkpoint, gate, job), job.operator)
+        with self._lock:
+            self._streams[job.operator] = query
+        return query
+
+    def _stop_stream(self, operator: str) -> None:
+        with self._lock:
+            query = self._streams.pop(operator, None)
+        if query is not None:
+            query.stop()
+
     def _start(self, job: Job, compute: Callable[[SparkSession], list[Any]]) -> "Future[list[Any]]":
         """Compute in a thread of the operator's own; a thread that does not come back is left behind."""
         future: Future[list[Any]] = Future()
@@ -126,6 +166,8 @@ class SparkEngine:
         return future
 
     def close(self) -> None:
+        for operator in list(self._streams):
+            self._stop_stream(operator)
         for threads in self._threads.values():
             threads.close()
         if self._own and is_alive(self._spark):

@@ -7,10 +7,10 @@ stores the result, so that big data never passes through the driver.
 import linecache
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +35,8 @@ from clew.runtime.task import Encoder, Failure, GenerateTask, SetWork, failure, 
 from clew.spark.program import ProgramRef
 from clew.spark.session import is_alive, settled
 from clew.spark.worker import load_program
+
+T = TypeVar("T")
 
 #: The column that tells Input Sets apart where several are computed in one job.
 TAG = "_clew_input_set"
@@ -79,22 +81,26 @@ def generate_frames(
     function = spec.function(task.sets[0].function)
     numbers = [work.number for work in task.sets]
     try:
-        for _ in range(_MOST_REPEATS):
-            before = _jobs(spark)
-            stored = _compute(spec, function, ref, task, spark)
-            if job.deterministic or not _repeated(spark, before):
-                break
-        else:
-            raise ClewError(f"Spark repeated a stage of {spec.name} {_MOST_REPEATS} times; is an executor failing?")
+        stored = computed_once(spark, job, lambda: _compute(spec, function, ref, task, spark))
     except Exception as error:
         if type(error).__module__.startswith("py4j") or not is_alive(spark):
             # Spark's own failure, or its end, and not the function's; a dead JVM shows as a refused connection.
             raise
-        return [_failure(error, numbers[0])]
+        return [described(error, numbers[0])]
     broken = next((part.failure for part in stored if part.failure is not None), None)
     if broken is not None:
         return [Failure(numbers[0], broken.kind, broken.message, broken.frames, broken.error)]
     return [_productions(spec, function, numbers, stored)]
+
+
+def computed_once(spark: SparkSession, job: Job, compute: Callable[[], T]) -> T:
+    """Compute until Spark has repeated no stage of it, unless what is computed is deterministic."""
+    for _ in range(_MOST_REPEATS):
+        before = _jobs(spark)
+        result = compute()
+        if job.deterministic or not _repeated(spark, before):
+            return result
+    raise ClewError(f"Spark repeated a stage of {job.operator} {_MOST_REPEATS} times; is an executor failing?")
 
 
 def _compute(
@@ -153,11 +159,11 @@ def _loads(
     runs = [run for part in work.parts if part.port == port for run in part.runs()]
     tag = work.number if tagged else None
     parts = 1 if tagged or window.whole else spark.sparkContext.defaultParallelism
-    for chunk in _spread(runs, parts):
+    for chunk in spread(runs, parts):
         yield _Load(task.place.root, task.inputs[port], window, work.key, work.state, tuple(chunk), tag)
 
 
-def _spread(runs: Sequence[tuple[int, Bodies]], parts: int) -> Iterator[list[tuple[int, Bodies]]]:
+def spread(runs: Sequence[tuple[int, Bodies]], parts: int) -> Iterator[list[tuple[int, Bodies]]]:
     """Cut runs of bodies into about `parts` lists, keeping their order; at least one, which may be empty."""
     total = sum(len(run) for _, run in runs)
     size = max(1, -(-total // parts))
@@ -311,19 +317,19 @@ def _repeated(spark: SparkSession, before: frozenset[int]) -> bool:
 _FRAME = re.compile(r'  File "(?P<file>.*?)", line (?P<line>\d+)')
 
 
-def _failure(error: Exception, number: InputSetId) -> Failure:
+def described(error: Exception, number: InputSetId | None) -> Failure:
     """Describe what a DataFrame function raised while it was built, in Python on an executor, or in Spark's own SQL."""
     if isinstance(error, PythonException):
         return _failure_on_executor(str(error), number)
-    described = failure(error, number)
+    plain = failure(error, number)
     if not isinstance(error, PySparkException):
-        return described
+        return plain
     # The query plan that may follow is for Spark's own authors.
     message = (error.getMessage() or str(error)).strip().split("\n\n")[0].split("\n\tat ")[0]
-    return Failure(number, described.kind, message, described.frames or _call_sites(error))
+    return Failure(number, plain.kind, message, plain.frames or _call_sites(error))
 
 
-def _failure_on_executor(text: str, number: InputSetId) -> Failure:
+def _failure_on_executor(text: str, number: InputSetId | None) -> Failure:
     """Read the traceback that a Python worker sent as text."""
     lines = text.rpartition("Traceback (most recent call last):\n")[2].splitlines()
     at = next((i for i, line in enumerate(lines) if not line.startswith(" ")), len(lines))

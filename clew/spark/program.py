@@ -20,6 +20,7 @@ from typing import Any
 import cloudpickle
 
 from clew.errors import SetupFailed
+from clew.pipeline.contracts import Framed, FrameSink, Source, Streamed
 from clew.pipeline.graph import Graph, OperatorSpec
 
 _SKIPPED = {"__pycache__", "node_modules", "build", "dist"}
@@ -124,13 +125,36 @@ def _sources(file: Path) -> Iterator[Path]:
 
 
 def _travelling(graph: Graph) -> Graph:
-    """Leave DataFrame functions at home: they run in the driver, and may hold sessions, DataFrames and used UDFs."""
+    """Leave DataFrame functions at home, those of sources and sinks too: they run in the driver.
+
+    They may hold sessions, DataFrames and used UDFs.
+    """
     return replace(graph, operators={name: _without_frames(spec) for name, spec in graph.operators.items()})
 
 
 def _without_frames(spec: OperatorSpec) -> OperatorSpec:
     functions = (replace(f, run=_at_home) if f.style == "dataframe" else f for f in spec.functions)
-    return replace(spec, functions=tuple(functions))
+    at_home = isinstance(spec.source, Framed | Streamed)
+    sinks = {name: _SinkAtHome() if isinstance(sink, FrameSink) else sink for name, sink in spec.sinks.items()}
+    source = _SourceAtHome() if at_home else spec.source
+    return replace(spec, functions=tuple(functions), source=source, sinks=sinks)
+
+
+class _SourceAtHome(Source):
+    """Stands on executors for a source that is read in the driver."""
+
+    def describe(self) -> str:
+        return "a source that is read in the driver"
+
+
+class _SinkAtHome(FrameSink):
+    """Stands on executors for a sink that is written in the driver."""
+
+    def describe(self) -> str:
+        return "a sink that is written in the driver"
+
+    def write_frame(self, frame: Any, name: str) -> None:
+        _at_home()
 
 
 def _at_home(*_: Any) -> Any:

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 from clew import trace
 from clew.errors import ClewError, EngineLost, RunStopped
+from clew.pipeline.contracts import Continuing, Streamed
 from clew.pipeline.graph import OperatorSpec
 from clew.runtime.collect import collect
+from clew.runtime.following import FollowingRunner
 from clew.runtime.operator import OperatorRunner
 from clew.runtime.runner import Runner, Surroundings
 from clew.runtime.source import SourceRunner
+from clew.runtime.streaming import StreamingRunner
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,10 @@ class _Stopped(Exception):
 
 def make_runner(spec: OperatorSpec, around: Surroundings) -> Runner:
     """Return the loop for an operator of this kind."""
+    if isinstance(spec.source, Streamed):
+        return StreamingRunner(spec, around)
+    if isinstance(spec.source, Continuing):
+        return FollowingRunner(spec, around)
     return SourceRunner(spec, around) if spec.is_source else OperatorRunner(spec, around)
 
 

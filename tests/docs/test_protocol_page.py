@@ -69,7 +69,7 @@ def test_the_methods_of_the_papers_tables_are_all_mapped() -> None:
 
 
 def test_every_file_of_the_code_that_the_pages_name_exists() -> None:
-    for page in ("protocol.md", "architecture.md", "recovery.md", "sinks.md"):
+    for page in ("protocol.md", "architecture.md", "recovery.md", "sinks.md", "sources.md"):
         text = (ROOT / "docs" / page).read_text()
         for path in re.findall(r"`((?:clew/|tests/)?\w+/[\w/]+\.py)", text):
             assert (ROOT / path).exists() or (ROOT / "clew" / path).exists() or "NAME" in path, f"{page}: {path}"

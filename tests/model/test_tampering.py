@@ -566,3 +566,18 @@ def _stream(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()
+
+
+# Read actions.
+
+
+def test_a_read_action_that_is_missing(singles: Finished, tmp_path: Path) -> None:
+    singles.change("UPDATE action SET action = 2")
+    found = only(singles.verify())
+    assert (found.operator, found.fact) == ("numbers", "read action 1 is missing")
+
+
+def test_a_read_action_that_was_never_completed(singles: Finished, tmp_path: Path) -> None:
+    singles.change("UPDATE action SET complete = 0")
+    found = only(singles.verify())
+    assert (found.operator, found.fact) == ("numbers", "has finished, but its read action 1 is incomplete")

@@ -5,7 +5,14 @@ from copy import deepcopy
 import pytest
 
 from clew.ids import Port
-from clew.protocol.log.alg1_source import complete_action, drop_effect, emit, start_action
+from clew.protocol.log.alg1_source import (
+    complete_action,
+    complete_next,
+    drop_effect,
+    emit,
+    end_stream,
+    start_action,
+)
 from clew.protocol.log.context import Context, fresh
 from clew.protocol.rows import END
 from clew.protocol.step import (
@@ -196,3 +203,43 @@ def test_a_source_may_go_on_changing_its_offset(source: Context) -> None:
         offset["row"] = 2
         emit(first, "Cx", batch("a2"), offset, last=False, stored=False)
     assert step == logged
+
+
+def test_an_effect_may_be_stored_in_several_runs_of_bodies(log: Log, source: Context) -> None:
+    """Algorithm 1, Steps 2.b to 2.d: all of them are logged, done and discarded together."""
+    log.commit("OP", complete_action(source, "Cx", bodies("one"), bodies("two"), bodies("three")))
+    rows = [(1, "undone", "Cx"), (1, "undone", "Cx.2"), (1, "undone", "Cx.3")]
+    assert log.rows("EVENT_LOG", "event_id", "status", "send_p") == rows
+    after, step = emit(source, "Cx", batch("a1"), 1, last=True, stored=3)
+    log.commit("OP", step)
+    assert log.rows("EVENT_LOG", "status", rec_op=None) == [("done",)] * 3
+    log.commit("OP", drop_effect(after, "Cx", 3))
+    assert log.rows("EVENT_DATA", "send_p") == [("out",)]
+
+
+def test_an_action_that_another_follows_is_settled_without_the_end_of_the_stream(log: Log, source: Context) -> None:
+    """Algorithm 1, Step 2.c (3), for a source whose read actions follow each other."""
+    stored, step = complete_next(source, "Cx", [bodies("effect")], {"files": 1})
+    assert kinds(step) == [CompleteReadAction, LogReadEvent, StoreState]
+    log.commit("OP", step)
+    after, step = emit(stored, "Cx", batch("a1"), 1, last=True, stored=1, ends=False)
+    assert kinds(step) == [LogEvents, FinishReadEvent, StoreState]
+    log.commit("OP", step)
+    assert not after.finished
+    assert after.state == {"seen": {"files": 1}}
+    again, _ = start_action(after, "Cx", "B")
+    assert again.actions == {"Cx": 2}
+
+
+def test_the_end_of_many_actions_is_an_event_of_its_own(log: Log, source: Context) -> None:
+    """Algorithm 1: an action that was added and finds nothing to read is complete with the end."""
+    after, step = end_stream(source, "Cx", incomplete=True)
+    assert kinds(step) == [LogEvents, CompleteReadAction, SetOperator, StoreState]
+    assert writes_of(step, LogEvents)[0].run.headers == (END,)
+    assert step.sends == (writes_of(step, LogEvents)[0].run,)
+    log.commit("OP", step)
+    assert after.finished
+    assert log.rows("READ_ACTION", "status") == [("complete",)]
+    with unchanged(source):
+        end_stream(source, "Cx", incomplete=False)
+        complete_next(source, "Cx", [bodies("effect")], 1)

@@ -1,10 +1,19 @@
 """Algorithm 6: recovery of a Source operator."""
 
 from collections.abc import Callable
+from itertools import takewhile
 
 import pytest
 
-from clew.protocol.log.alg1_source import complete_action, drop_effect, emit, start_action
+from clew.protocol.log.alg1_source import (
+    complete_action,
+    complete_next,
+    drop_effect,
+    emit,
+    end_stream,
+    parts_of,
+    start_action,
+)
 from clew.protocol.log.alg6_source import Resume, recover_source
 from clew.protocol.log.context import Context, fresh, restore
 from clew.protocol.step import Step
@@ -45,9 +54,10 @@ class Source:
         self.log.incarnations["OP"] = store.take_over("OP")
         self.context = restore(fresh("OP", {}, ("out",), {}), store.state("OP"))
         action = store.last_read_action("OP")
-        event = store.read_event("OP", action.connection, action.action) if action else None
-        with unchanged(self.context, action, event):
-            return recover_source(self.context, action, event, self.replayable)
+        rows = (store.read_event("OP", part, action.action) for part in parts_of("Cx")) if action else iter(())
+        events = list(takewhile(bool, rows))
+        with unchanged(self.context, action, events):
+            return recover_source(self.context, action, events, self.replayable)
 
 
 @pytest.mark.parametrize("replayable", [True, False])
@@ -71,13 +81,13 @@ def test_an_action_observed_again_keeps_its_id() -> None:
 
 def test_a_stored_effect_is_gone_through_from_its_start() -> None:
     """Algorithm 6, Step 3.b: complete, undone, and no offset yet."""
-    assert Source(replayable=False).start().store().crash() == Resume("stored", None, bodies("effect"))
+    assert Source(replayable=False).start().store().crash() == Resume("stored", None, (bodies("effect"),))
 
 
 def test_a_stored_effect_is_gone_through_from_the_last_offset() -> None:
     """Algorithm 6, Step 3.b: "from the last offset of the effect of r stored in STATE"."""
     source = Source(replayable=False).start().store().emit("a1", 1).emit("a2", 2)
-    assert source.crash() == Resume("stored", {"row": 2}, bodies("effect"))
+    assert source.crash() == Resume("stored", {"row": 2}, (bodies("effect"),))
 
 
 def test_a_replayable_action_is_replayed_from_its_start() -> None:
@@ -150,3 +160,82 @@ def test_the_offset_handed_out_is_the_sources_own() -> None:
     resume = source.crash()
     with unchanged(source.context):
         resume.offset["row"] = 99
+
+
+class Following(Source):
+    """A source whose read actions follow each other; the effect of each is stored in two runs of bodies."""
+
+    def __init__(self) -> None:
+        super().__init__(replayable=False)
+
+    def store(self) -> "Following":
+        seen = (self.context.state.get("seen") or 0) + 1
+        self.perform(complete_next(self.context, "Cx", (bodies(f"e{seen}"), bodies("rest")), seen))
+        return self
+
+    def emit(self, text: str, offset: int, last: bool = False) -> "Following":
+        self.perform(emit(self.context, "Cx", batch(text), {"row": offset}, last, 2, ends=False))
+        return self
+
+    def drop(self) -> "Following":
+        self.perform(drop_effect(self.context, "Cx", 2))
+        return self
+
+    def end(self, incomplete: bool = False) -> "Following":
+        self.perform(end_stream(self.context, "Cx", incomplete))
+        return self
+
+
+def following(source: Source) -> Following:
+    assert isinstance(source, Following)
+    return source
+
+
+def test_between_two_actions_a_source_looks_for_the_next() -> None:
+    """Algorithm 6, Step 3.a, where another action may follow: resume at Step 1, and know what was seen."""
+    source = following(Following().start()).store().emit("a1", 1, last=True)
+    assert source.crash() == Resume("drop", effects=(bodies("e1"), bodies("rest")))
+    assert source.drop().crash() == Resume("start")
+    assert source.context.state == {"seen": 1}
+
+
+def test_the_next_action_begins_at_its_own_start() -> None:
+    """Algorithm 6, Step 3.b: the offset of one action is not that of the next."""
+    source = following(Following().start()).store().emit("a1", 1, last=True).drop()
+    source = following(source.start()).store()
+    assert source.crash() == Resume("stored", None, (bodies("e2"), bodies("rest")))
+
+
+def test_a_stream_that_ended_has_nothing_left_to_do() -> None:
+    """Algorithm 6, Step 3: also where it ended before anything was read, or while an action had nothing to read."""
+    assert Following().end().crash() == Resume("finished")
+    assert following(Following().start()).end(incomplete=True).crash() == Resume("finished")
+    read = following(Following().start()).store().emit("a1", 1, last=True).drop()
+    assert read.end().crash() == Resume("finished")
+
+
+def test_a_crash_after_any_step_of_many_actions_gives_the_same_events() -> None:
+    """Algorithm 6 as a whole, where three actions of two events each follow each other."""
+
+    def go_on(source: Following, resume: Resume) -> Callable[[], object] | None:
+        seen = source.context.state.get("seen") or 0
+        row = resume.offset["row"] if resume.offset else 0
+        match resume.at:
+            case "start":
+                return source.start if seen < 3 else source.end
+            case "observe":
+                return source.store
+            case "stored":
+                return lambda: source.emit(f"a{seen}{row}", row + 1, last=row == 1)
+            case "drop":
+                return source.drop
+        return None
+
+    source = Following()
+    while (step := go_on(source, source.crash())) is not None:
+        step()
+    texts = [f"a{action}{row}" for action in (1, 2, 3) for row in (0, 1)]
+    assert source.log.rows("EVENT_DATA", "event_id", "body") == [(n, t.encode()) for n, t in enumerate(texts, 1)]
+    assert source.log.rows("READ_ACTION", "action_id", "status") == [(n, "complete") for n in (1, 2, 3)]
+    assert source.context.finished
+    assert source.context.sent == {"out": 7}

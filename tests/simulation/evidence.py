@@ -100,6 +100,10 @@ class Evidence:
                 for body in _bodies([row.effect]):
                     yield Answer(connection, action, input_set, body)
 
+    def actions(self, source: str) -> Iterator[tuple[int, bool]]:
+        rows = self._rows.read_actions.get(source, {}).values()
+        return iter(sorted((row.action, row.complete) for row in rows))
+
     def pending(self, source: str) -> bool:
         return any(
             name == source and input_set is None and row.effect is not None

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from clew import Connection, Observed, Piece, Plan, Replayable, Sink, WriteAction
+from clew import Connection, Continuing, News, Observed, Piece, Plan, Replayable, Sink, WriteAction
 from clew.errors import StaleWriter
 from clew.faultpoint import fault_point
 from clew.pipeline.contracts import RecordsHeld
@@ -32,6 +32,9 @@ class World:
     writes: int = 0
     draws: int = 0
     released: list[str] = field(default_factory=list)
+    #: Feeds: how often each was looked at, and how much of each has been consumed.
+    looks: dict[str, int] = field(default_factory=dict)
+    consumed: dict[str, int] = field(default_factory=dict)
 
     @property
     def failures_to_come(self) -> bool:
@@ -189,6 +192,55 @@ class Growing(Replayable):
         start, stop = piece
         for index in range(start, min(stop, snapshot["files"])):
             yield Piece(pa.table({"listing": [snapshot["listing"]], "n": [index]}), index + 1)
+
+
+@dataclass(frozen=True)
+class FeedHeld(RecordsHeld):
+    """All that ever came by a feed, as somebody else would read it."""
+
+    messages: int
+
+    def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        yield pa.table({"n": list(range(self.messages)), "t": [3 * n for n in range(self.messages)]}, schema=schema)
+
+
+@dataclass(frozen=True)
+class Feed(Continuing):
+    """Messages that come while it is looked at, one or two for a look, or none; gone once they are released."""
+
+    world: World
+    messages: int
+    name: str = "feed"
+    poll = 0.0
+
+    def describe(self) -> str:
+        return f"simulated {self.name}"
+
+    def holds(self) -> RecordsHeld:
+        return FeedHeld(self.messages)
+
+    def more(self, seen: Any, quiet: float) -> News | Literal["nothing", "over"]:
+        looks = self.world.looks[self.name] = self.world.looks.get(self.name, 0) + 1
+        came, first = min(self.messages, looks * 2 - looks // 3), seen or 0
+        if first == self.messages:
+            return "over" if looks % 2 else "nothing"
+        return News({"from": first, "to": came}, came) if came > first else "nothing"
+
+    def plan(self, snapshot: Any, offset: Any, events: int) -> Plan:
+        start = snapshot["from"] if offset is None else offset
+        stop = min(start + events, snapshot["to"])
+        return Plan(([start, stop],), last=stop == snapshot["to"])
+
+    def read(self, snapshot: Any, piece: Any) -> Iterator[Piece]:
+        start, stop = piece
+        assert start >= self.world.consumed.get(self.name, 0), f"{self.name} was read after it was released"
+        for n in range(start, stop):
+            yield Piece(pa.table({"n": [n], "t": [3 * n]}), n + 1)
+
+    def release(self, snapshot: Any) -> None:
+        before = self.world.consumed.get(self.name, 0)
+        assert snapshot["from"] <= before, f"{self.name} skipped messages {before} to {snapshot['from']}"
+        self.world.consumed[self.name] = max(before, snapshot["to"])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,18 @@ from clew.connectors import generator
 from clew.ids import Port
 from clew.pipeline.graph import Graph
 from tests.simulation.journal import Journal
-from tests.simulation.outside import Checkable, Growing, Idempotent, Lookup, Queue, Row, Ticker, Transactional, World
+from tests.simulation.outside import (
+    Checkable,
+    Feed,
+    Growing,
+    Idempotent,
+    Lookup,
+    Queue,
+    Row,
+    Ticker,
+    Transactional,
+    World,
+)
 
 EVENTS = 8
 #: Turns are cut by the scheduler, never by the clock: a seed must replay exactly.
@@ -267,6 +278,20 @@ def observed(world: World) -> Graph:
     return pipeline.graph()
 
 
+def fed(world: World) -> Graph:
+    """A source of many read actions, with little room after it."""
+    pipeline = Pipeline("fed")
+    feed = pipeline.source("feed", Feed(world, 2 * EVENTS), **TURNS)
+
+    @pipeline.operator(feed, window=Tumbling(10, on="t"), capacity=2, **SAME)
+    def windows(table: pa.Table) -> pa.Table:
+        return pa.table({"start": table["window_start"].slice(0, 1), "sum": [pc.sum(table["n"]).as_py()]})
+
+    pipeline.sink(feed, Checkable(world, "messages"), **TURNS)
+    pipeline.sink(windows, Transactional(world, "windows"), **TURNS)
+    return pipeline.graph()
+
+
 class Post(Operator):
     """Writes each event to a table, and sends it on to one who reads that table."""
 
@@ -396,6 +421,14 @@ def judge_observed(world: World, journal: Journal) -> None:
     assert world.released, "what was read was never released"
 
 
+def judge_fed(world: World, journal: Journal) -> None:
+    assert [row[0] for row in world.holdings()["messages"]] == list(range(2 * EVENTS))
+    assert world.consumed == {"feed": 2 * EVENTS}, "what was read was never released"
+    actions = [row[:2] for row in journal.table("READ_ACTION")]
+    assert len(actions) > 3
+    assert actions == [(number, "complete") for number in range(1, len(actions) + 1)]
+
+
 def judge_posted(world: World, journal: Journal) -> None:
     assert world.holdings()["fetched"] == [(3 * i, 1) for i in range(EVENTS)]
 
@@ -413,5 +446,6 @@ SCENES = {
         Scene("drawn", drawn, False, judge_drawn),
         Scene("asked", asked, False, judge_asked),
         Scene("observed", observed, False, judge_observed),
+        Scene("fed", fed, True, judge_fed),
     )
 }

@@ -16,11 +16,11 @@ from clew.connectors import generator
 from clew.pipeline.graph import Graph
 from clew.pipeline.windows import Window
 from tests.simulation.journal import Journal
-from tests.simulation.outside import Checkable, Growing, Idempotent, Queue, Ticker, Transactional, World
+from tests.simulation.outside import Checkable, Feed, Growing, Idempotent, Queue, Ticker, Transactional, World
 from tests.simulation.pipelines import TURNS, Scene
 
 SINKS = {"transactional": Transactional, "idempotent": Idempotent, "checkable": Checkable}
-SOURCES = ("generator", "sparse", "queue", "growing")
+SOURCES = ("generator", "sparse", "queue", "growing", "feeding")
 WINDOWS: dict[str, Window] = {
     "each": Each(),
     "batch": Batch(),
@@ -96,9 +96,10 @@ def _source(pipeline: Pipeline, world: World, blueprint: Blueprint, index: int) 
         "sparse": lambda: generator(lambda i: _records(i) if i % 3 else _records(i).slice(0, 0), events),
         "queue": lambda: Queue(world, events, f"queue{index}"),
         "growing": lambda: Growing(world),
+        "feeding": lambda: Feed(world, events, f"feed{index}"),
     }
     port = pipeline.source(f"source{index}", made[kind](), **TURNS)
-    if kind not in ("queue", "growing"):
+    if kind not in ("queue", "growing", "feeding"):
         return port
 
     @pipeline.operator(port, name=f"named{index}", deterministic=True, **TURNS)

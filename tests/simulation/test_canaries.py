@@ -16,10 +16,11 @@ from clew.protocol.log.alg3_generate import Output, Productions
 from clew.protocol.log.alg6_source import Resume
 from clew.protocol.rows import cut_bodies
 from clew.protocol.step import Acknowledge, FinishSets, LogEvents, LogWrites, OpenSets, Step, StoreState
-from clew.runtime import operator, source
+from clew.runtime import following, operator, source
 from clew.runtime.channels import Channels
 from clew.runtime.inputs import Inputs
 from clew.runtime.perform import Writer
+from clew.runtime.runner import Outcome
 from clew.runtime.writes import Writes
 from clew.store.memory import MemoryStore
 from tests.figures import CAUGHT, PLANTED, tally
@@ -93,25 +94,48 @@ def reads_the_outside_again() -> AbstractContextManager[Any]:
         resume = recover(*args)
         return Resume("observe") if resume.at == "stored" else resume
 
-    def complete(runner: source.SourceRunner) -> None:
+    def complete(runner: source.SourceRunner) -> Outcome:
         """Observe again although the action is complete."""
         assert runner.spec.source is not None
         task = source.ObserveTask(runner.place(runner.context.turn + 1))
         offset = runner.context.state.get("offset")
         (effect,) = runner.around.engine.map(runner.job(0, ""), [task]).results
-        runner._resume = Resume("stored", offset, effect)
+        runner._resume = Resume("stored", offset, (effect,))
+        return "worked"
 
     observe = source.SourceRunner._observe
 
-    def either(runner: source.SourceRunner) -> None:
+    def either(runner: source.SourceRunner) -> Outcome:
         action = runner.around.store.last_read_action(runner.spec.name)
         again = action is not None and action.complete and isinstance(runner.spec.source, source.Observed)
-        (complete if again else observe)(runner)
+        return (complete if again else observe)(runner)
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(source, "recover_source", wrong))
     stack.enter_context(mock.patch.object(source.SourceRunner, "_observe", either))
     return stack
+
+
+def does_not_log_what_was_seen() -> AbstractContextManager[Any]:
+    complete = following.complete_next
+
+    def wrong(*args: Any) -> Any:
+        after, step = complete(*args)
+        return after, replace(step, writes=tuple(w for w in step.writes if not isinstance(w, StoreState)))
+
+    return mock.patch.object(following, "complete_next", wrong)
+
+
+def skips_an_action_that_was_not_complete() -> AbstractContextManager[Any]:
+    observe = following.FollowingRunner._observe
+
+    def wrong(runner: following.FollowingRunner) -> Outcome:
+        if runner._news is None:
+            # As if what was found before the crash had been read.
+            runner.context.state["seen"] = (runner.context.state.get("seen") or 0) + 1
+        return observe(runner)
+
+    return mock.patch.object(following.FollowingRunner, "_observe", wrong)
 
 
 def loses_the_global_state() -> AbstractContextManager[Any]:
@@ -281,6 +305,8 @@ CANARIES: list[tuple[Callable[[], AbstractContextManager[Any]], tuple[str, ...],
     (repeats_writes_without_a_question, ("diamond",), "group"),
     (forgets_pending_writes, ("linear",), "group"),
     (reads_the_outside_again, ("observed",), "group"),
+    (does_not_log_what_was_seen, ("fed",), "group"),
+    (skips_an_action_that_was_not_complete, ("fed",), "group"),
     (loses_the_global_state, ("stateful",), "group"),
     (loses_open_input_sets, ("linear",), "group"),
     (forgets_its_keys, ("timed",), "group"),

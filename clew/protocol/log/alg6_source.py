@@ -1,5 +1,6 @@
 """Algorithm 6: recovery of a Source operator, Steps 2 to 4. Step 1 is Algorithm 7's."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from clew.protocol.rows import Bodies, ReadActionRow, ReadEventRow
 class Resume:
     """Where a source goes on.
 
-    start    Algorithm 1, Step 1: there is no read action yet
+    start    Algorithm 1, Step 1: there is no read action yet, or the last one is settled and another may follow
     observe  Step 2.a: the action is logged, its effect is not; discard what was stored and do it again
     stored   Step 2.c: go on through the stored effect, from `offset`
     replay   Step 3: replay the action from `offset`
@@ -22,22 +23,22 @@ class Resume:
 
     at: Literal["start", "observe", "stored", "replay", "drop", "finished"]
     offset: Any = None
-    effect: Bodies | None = None
+    #: The stored effect, in the runs of bodies that it was stored in.
+    effects: tuple[Bodies, ...] = ()
 
 
 def recover_source(
-    context: Context, action: ReadActionRow | None, event: ReadEventRow | None, replayable: bool
+    context: Context, action: ReadActionRow | None, events: Sequence[ReadEventRow], replayable: bool
 ) -> Resume:
-    """Decide from the last read action, its event and the restored state."""
+    """Decide from the last read action, its event (one row per run of bodies) and the restored state."""
     offset = deepcopy(context.state.get("offset"))
-    if action is None:
-        return Resume("start")
-    if not action.complete:
+    if action is not None and not action.complete:
         # Step 4: incomplete.
         return Resume("replay", offset) if replayable else Resume("observe")
-    # Step 3: complete.
-    if event is None:
-        return Resume("finished")
-    if event.status == "done":
-        return Resume("drop", effect=event.effect) if event.effect is not None else Resume("finished")
-    return Resume("stored", offset, event.effect)
+    # Step 3: complete. The rows of an effect are written, done and discarded together.
+    effects = tuple(event.effect for event in events if event.effect is not None)
+    if any(event.status == "undone" for event in events):
+        return Resume("stored", offset, effects)
+    if effects:
+        return Resume("drop", effects=effects)
+    return Resume("finished" if context.finished else "start")
