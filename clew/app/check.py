@@ -6,6 +6,8 @@ from typing import Literal
 
 import typer
 
+from clew.app.flags import make_importable
+from clew.app.settings import in_force
 from clew.app.target import File, Json, Target, near, split_location
 from clew.app.terminal import FAILED, explained, print_json
 from clew.errors import GraphError, GraphErrors
@@ -28,6 +30,7 @@ class Finding:
 def check(file: File, as_json: Json = False) -> None:
     """Say everything that is wrong with a pipeline's declaration; exit 1 if anything is. Starts nothing."""
     with explained():
+        make_importable(in_force().py_files)
         graph, findings = _examine(Target.parse(file))
         failed = graph is None
         if as_json:

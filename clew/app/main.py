@@ -8,6 +8,7 @@ from clew.app.crash_points import crash_points
 from clew.app.gc import gc
 from clew.app.graph import graph
 from clew.app.run import run
+from clew.app.shown_settings import settings
 from clew.app.status import status
 from clew.app.verify import verify
 from clew.app.version import version
@@ -21,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for command in (run, check, graph, status, verify, gc, chaos, version):
+for command in (run, check, graph, status, verify, gc, chaos, settings, version):
     app.command()(command)
 app.command("crash-points")(crash_points)
 
