@@ -24,9 +24,12 @@ from clew.pipeline.graph import Graph
 from clew.runtime.engine import Job, Ran
 from clew.runtime.task import GenerateTask, Task
 from clew.spark.frames import generate_frames
+from clew.spark.options import SparkOptions
+from clew.spark.output import FILE, LABEL
 from clew.spark.program import Program
-from clew.spark.session import cancel, forget_session, is_alive, is_local, make_session, require_classic
-from clew.spark.worker import Raised, run_tasks
+from clew.spark.session import cancel, forget_session, is_alive, is_local, open_session, require_classic
+from clew.spark.versions import require_same_versions
+from clew.spark.worker import PROGRAM, Raised, run_tasks
 
 T = TypeVar("T")
 
@@ -46,16 +49,17 @@ class SparkEngine:
         graph: Graph,
         *,
         spark: SparkSession | None = None,
-        master: str | None = None,
+        options: SparkOptions | None = None,
         program: Program | None = None,
         bodies: str | None = None,
-        configuration: dict[str, str] | None = None,
+        output: str = "",
     ) -> None:
         self._graph = graph
         self._program = program or Program.of_graph(graph)
         self._own = spark is None
-        self._master = master
-        self._configuration = configuration
+        self._options = options or SparkOptions()
+        #: The file for what user code prints on workers.
+        self._output = output
         self._lock = threading.Lock()
         self._generation = 0
         self._numbers = itertools.count(1)
@@ -63,13 +67,16 @@ class SparkEngine:
         self._sessions: dict[str, SparkSession] = {}
         self._overheads: dict[str, float] = {}
         self._bodies = bodies
-        self._attach(make_session(master, configuration) if spark is None else require_classic(spark))
+        self._attach(open_session(self._options) if spark is None else require_classic(spark))
 
     def _attach(self, session: SparkSession) -> None:
         self._spark = session
         self._sessions = {}
         self.parallelism = session.sparkContext.defaultParallelism
         session.sparkContext.addFile(self._program.write())
+        if not (self._own and is_local(session)):
+            # In a local session of Clew's own, workers are this interpreter.
+            require_same_versions(session)
         if self._bodies is not None and not is_local(session):
             _prove_shared(session, self._bodies)
 
@@ -171,7 +178,7 @@ class SparkEngine:
                     "make a new session and run again: the run resumes where it was",
                 )
             forget_session()
-            self._attach(make_session(self._master, self._configuration))
+            self._attach(open_session(self._options))
             self._generation += 1
 
     def _limited(
@@ -189,6 +196,9 @@ class SparkEngine:
         group = f"{job.operator}-{job.turn}-{next(self._numbers)}-{uuid.uuid4().hex[:8]}"
         context.setJobGroup(group, f"{job.operator}, turn {job.turn}: {job.about}", interruptOnCancel=True)
         context.setLocalProperty("spark.scheduler.pool", job.operator)
+        context.setLocalProperty(LABEL, f"{job.operator}, turn {job.turn}")
+        context.setLocalProperty(FILE, self._output)
+        context.setLocalProperty(PROGRAM, self._program.ref.text)
         late, ended = threading.Event(), threading.Event()
 
         def cut_off() -> None:

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 
 from clew.errors import SetupFailed
+from clew.spark.options import SparkOptions
 
 #: Defaults of Clew's own sessions; chosen by measurement, see docs/decisions/0004-spark-session.md.
 CONFIGURATION = {
@@ -43,6 +44,17 @@ CONFIGURATION = {
     "spark.cleaner.periodicGC.interval": "10min",
 }
 
+_JAVA = "spark.driver.extraJavaOptions"
+
+
+def open_session(options: SparkOptions) -> SparkSession:
+    """Start a session of Clew's own, as the user wants it, with the user's Python files on all workers."""
+    options.require_files()
+    session = make_session(options.master, options.configuration)
+    for path in options.py_files:
+        session.sparkContext.addPyFile(os.path.abspath(path) if "://" not in path else path)
+    return session
+
 
 def make_session(master: str | None = None, configuration: dict[str, str] | None = None) -> SparkSession:
     """Start a session of Clew's own; raises SetupFailed when this machine cannot."""
@@ -53,6 +65,9 @@ def make_session(master: str | None = None, configuration: dict[str, str] | None
     cores = max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2)
     builder = SparkSession.builder.appName("clew").master(master or f"local[{cores},4]")
     settings = {**CONFIGURATION, "spark.local.dir": tempfile.gettempdir(), **(configuration or {})}
+    if configuration and _JAVA in configuration:
+        # The JVM takes the last of two that contradict each other.
+        settings[_JAVA] = f"{CONFIGURATION[_JAVA]} {configuration[_JAVA]}"
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
