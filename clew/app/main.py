@@ -7,6 +7,7 @@ from clew.app.check import check
 from clew.app.crash_points import crash_points
 from clew.app.gc import gc
 from clew.app.graph import graph
+from clew.app.init import init
 from clew.app.run import run
 from clew.app.shown_settings import settings
 from clew.app.status import status
@@ -22,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for command in (run, check, graph, status, verify, gc, chaos, settings, version):
+for command in (init, run, check, graph, status, verify, gc, chaos, settings, version):
     app.command()(command)
 app.command("crash-points")(crash_points)
 
