@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from clew import trace as tracing
-from clew.errors import NewerLog, RunFinished, SetupFailed, StoreFailed
+from clew.errors import ClewError, NewerLog, RunFinished, SetupFailed, StoreFailed
 from clew.ids import Port
 from clew.model.certificate import Verdict
 from clew.model.verify import size
@@ -26,9 +26,12 @@ from clew.runtime.engine import Engine, InlineEngine
 from clew.runtime.progress import OperatorProgress, Progress
 from clew.runtime.runner import Surroundings
 from clew.runtime.status import OperatorStatus, RunStatus, read_status
+from clew.spark.java import Java, find_java
 from clew.spark.options import SparkOptions
 from clew.store.base import Collected, Store, Topology
 from clew.store.changes import refuse_changes
+from clew.store.disk import Disk
+from clew.store.disk import examine as examine_disk
 from clew.store.ephemeral import EphemeralStore
 from clew.store.memory import MemoryStore
 from clew.supervisor.chaos import Chaos, ChaosOutcome, ChaosPlace
@@ -38,8 +41,11 @@ from clew.supervisor.threads import Policy, Supervisor
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from clew.spark.health import SparkHealth
     from clew.spark.program import Program
+    from clew.store.postgres_health import PostgresHealth
 
+T = TypeVar("T")
 Recovery = Literal["log", "none"]
 Verifier = Literal["auto", "inline", "spark"]
 
@@ -305,6 +311,47 @@ def _loaded(path: str) -> Iterator[tracing.TraceStep]:
         ) from error
 
 
+@dataclass(frozen=True)
+class Health:
+    """What was found out about the places that a run needs; a failure is said, not raised."""
+
+    java: Java
+    disk: Disk
+    postgres: "PostgresHealth | ClewError | None"
+    spark: "SparkHealth | ClewError | None"
+
+
+def examine(log: str | None, bodies: str | None, options: SparkOptions | None) -> Health:
+    """Look at what a run would need here; starts a session only where `options` are given."""
+    place = Log.at(log, "doctor", bodies)
+    beside = place.beside("run.log")
+    # A log in PostgreSQL has its bodies on a disk all the same.
+    directory = Path(place.bodies) if place.bodies and not place.url.startswith("sqlite") else beside and beside.parent
+    disk = examine_disk(directory or Path())
+    postgres = _asked(lambda: _ask_postgres(place.url)) if place.url.startswith("postgres") else None
+    spark = _asked(lambda: _ask_spark(options)) if options is not None else None
+    return Health(find_java(), disk, postgres, spark)
+
+
+def _ask_postgres(url: str) -> "PostgresHealth":
+    from clew.store.postgres_health import ask
+
+    return ask(url)
+
+
+def _ask_spark(options: SparkOptions) -> "SparkHealth":
+    from clew.spark.health import ask
+
+    return ask(options)
+
+
+def _asked(ask: Callable[[], T]) -> T | ClewError:
+    try:
+        return ask()
+    except ClewError as error:
+        return error
+
+
 def program_of(path: str, name: str | None) -> "Program":
     """Return the code of a pipeline file, to be sent to Spark executors."""
     from clew.spark.program import Program
@@ -451,7 +498,8 @@ def masked(url: str) -> str:
 
 
 __all__ = [
-    "ChaosFault", "ChaosOutcome", "ChaosPlace", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus",
-    "Policy", "Progress", "Recovery", "RunStatus", "SparkOptions", "Verdict", "Verifier", "chaos", "draw", "gc",
+    "ChaosFault", "ChaosOutcome", "ChaosPlace", "Health", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus",
+    "Policy", "Progress", "Recovery", "RunStatus", "SparkOptions", "Verdict", "Verifier", "chaos", "draw",
+    "examine", "gc",
     "is_finished", "kinds_for", "masked", "program_of", "run", "status", "topology", "verify",
 ]  # fmt: skip

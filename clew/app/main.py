@@ -5,6 +5,7 @@ import typer
 from clew.app.chaos import chaos
 from clew.app.check import check
 from clew.app.crash_points import crash_points
+from clew.app.doctor import doctor
 from clew.app.gc import gc
 from clew.app.graph import graph
 from clew.app.init import init
@@ -23,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for command in (init, run, check, graph, status, verify, gc, chaos, settings, version):
+for command in (init, doctor, run, check, graph, status, verify, gc, chaos, settings, version):
     app.command()(command)
 app.command("crash-points")(crash_points)
 

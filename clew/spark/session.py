@@ -8,7 +8,6 @@ import contextlib
 import gc
 import logging
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 
 from clew.errors import SetupFailed
+from clew.spark.java import OLDEST, find_java
 from clew.spark.options import SparkOptions
 
 #: Defaults of Clew's own sessions; chosen by measurement, see docs/decisions/0004-spark-session.md.
@@ -85,11 +85,14 @@ def make_session(master: str | None = None, configuration: dict[str, str] | None
 
 
 def _require_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    found = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    if not found or not os.path.exists(found):
-        where = f"JAVA_HOME is {home}, where there is no bin/java" if home else "there is no java on the PATH"
-        raise SetupFailed(f"Spark needs Java, and {where}", "install Java 17 or later, or set JAVA_HOME to it")
+    java = find_java()
+    if java.path is None:
+        raise SetupFailed(f"Spark needs Java, and {java.missing}", "install Java 17 or later, or set JAVA_HOME to it")
+    if java.too_old:
+        raise SetupFailed(
+            f"Spark needs Java {OLDEST} or later, and {java.path} is {java.version}",
+            f"install Java {OLDEST} or later, or set JAVA_HOME to it",
+        )
 
 
 def _require_none() -> None:

@@ -26,7 +26,7 @@ def require_same_versions(session: SparkSession) -> None:
     try:
         found = context.parallelize(range(asked), asked).mapPartitions(_versions).collect()
     except Exception as error:
-        raise _unable(str(error), context.pythonExec) from error
+        raise unable(str(error), context.pythonExec) from error
     own = _own()
     for host, versions in found:
         for package, version in versions.items():
@@ -45,7 +45,7 @@ def _versions(_: Iterable[Any]) -> list[tuple[str, dict[str, str]]]:
     return [(platform.node(), _own())]
 
 
-def _unable(text: str, interpreter: str) -> SetupFailed:
+def unable(text: str, interpreter: str) -> SetupFailed:
     """Say why no worker answered: Spark itself refuses another Python, and a missing one or a missing package."""
     other = re.search(r"Python in worker has different version:? (\d+\.\d+)", text)
     if other:
