@@ -1,5 +1,6 @@
 """Wires a run: the only module that names concrete stores and engines."""
 
+import logging
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from clew.pipeline.graph import Graph
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
 from clew.runtime.engine import Engine, InlineEngine
-from clew.runtime.progress import OperatorProgress, Progress
+from clew.runtime.progress import COMMIT_BOUNDS, CommitTimes, OperatorProgress, Progress
 from clew.runtime.runner import Surroundings
 from clew.runtime.status import OperatorStatus, RunStatus, read_status
 from clew.spark.java import Java, find_java
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from clew.spark.health import SparkHealth
     from clew.spark.program import Program
     from clew.store.postgres_health import PostgresHealth
+
+# Who uses Clew as a library decides where its log goes; without a decision it is silent.
+logging.getLogger("clew").addHandler(logging.NullHandler())
 
 T = TypeVar("T")
 Recovery = Literal["log", "none"]
@@ -498,8 +502,8 @@ def masked(url: str) -> str:
 
 
 __all__ = [
-    "ChaosFault", "ChaosOutcome", "ChaosPlace", "Health", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus",
-    "Policy", "Progress", "Recovery", "RunStatus", "SparkOptions", "Verdict", "Verifier", "chaos", "draw",
-    "examine", "gc",
-    "is_finished", "kinds_for", "masked", "program_of", "run", "status", "topology", "verify",
+    "COMMIT_BOUNDS", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Health", "KINDS", "Kind", "Log",
+    "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Recovery", "RunStatus", "SparkOptions", "Verdict",
+    "Verifier", "chaos", "draw", "examine", "gc", "is_finished", "kinds_for", "masked", "program_of", "run", "status",
+    "topology", "verify",
 ]  # fmt: skip

@@ -7,10 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from clew import __version__
 from clew.app.figures import as_mapping, summary
 from clew.app.flags import (
     Conf,
@@ -24,6 +26,8 @@ from clew.app.flags import (
     spark_flags,
     spark_options,
 )
+from clew.app.logs import logged_to, own_log
+from clew.app.metrics import served
 from clew.app.settings import Settings, in_force
 from clew.app.target import Bodies, File, LogUrl, Target, run_again
 from clew.app.terminal import ALREADY_FINISHED, FAILED, INTERRUPTED, complain, explained, message_of, print_json
@@ -99,6 +103,9 @@ def run(
     py_files: PyFiles = None,
     gc: Annotated[bool, typer.Option("--gc", help=f"Collect beside the run, every {_COLLECT_EVERY:g} s.")] = False,
     gc_every: Annotated[float | None, typer.Option(metavar="S", min=0.1, help="The same, every S seconds.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve the run's figures there, for Prometheus.")
+    ] = None,
     trace: Annotated[
         str | None, typer.Option(metavar="FILE", help="Append every step of the run to FILE, as JSON lines.")
     ] = None,
@@ -114,6 +121,7 @@ def run(
         flags = spark_flags(master, conf, packages, jars, py_files, others)
         flags |= {"log": log or flags.get("log"), "bodies": bodies or flags.get("bodies")}
         flags |= {"engine": engine or flags.get("engine"), "gc_every": gc_every or flags.get("gc_every")}
+        flags |= {"metrics": metrics or flags.get("metrics")}
         settings = in_force(flags)
         if gc and settings.gc_every is None:
             settings = settings.model_copy(update={"gc_every": _COLLECT_EVERY})
@@ -135,8 +143,13 @@ def run(
         if settings.engine == "spark":
             # It takes seconds, in which nothing else would be seen to happen.
             display.say(f"starting Spark{f' on {settings.master}' if settings.master else ''}")
-        report = _run(graph, target, request, display)
-        report.resumed = resumed
+        with logged_to(_own_log_file(graph, request), settings.log_level, pipeline=graph.name):
+            own_log().info("run starts", resumed=resumed, engine=settings.engine, fresh=fresh, clew=__version__)
+            report = _run(graph, target, request, display)
+            report.resumed = resumed
+            figures = [as_mapping(row) for row in report.progress.rows().values()]
+            tell = own_log().error if report.outcome == "failed" else own_log().info
+            tell("run ends", outcome=report.outcome, seconds=report.seconds, error=report.message, operators=figures)
         _tell(graph, request, report, display)
         raise typer.Exit(_CODES[report.outcome])
 
@@ -189,7 +202,14 @@ def _run(graph: Graph, target: Target, request: Request, display: Display) -> Re
     # What user code prints would otherwise stand before the line of JSON.
     own_stdout = redirect_stdout(sys.stderr) if request.as_json else nullcontext()
     try:
-        with watching(display, graph, report.progress), _interruptible(display), own_stdout:
+        with (
+            served(request.settings.metrics, graph.name, report.progress) as port,
+            watching(display, graph, report.progress),
+            _interruptible(display),
+            own_stdout,
+        ):
+            if port is not None:
+                display.say(f"figures for Prometheus on port {port}")
             _perform(graph, target, request, report.progress)
     except RunFinished as finished:
         report.outcome, report.message = "already-finished", str(finished)
@@ -199,6 +219,13 @@ def _run(graph: Graph, target: Target, request: Request, display: Display) -> Re
         report.outcome, report.message = "interrupted", _interrupted(graph, request)
     report.seconds = round(time.monotonic() - began, 3)
     return report
+
+
+def _own_log_file(graph: Graph, request: Request) -> Path | None:
+    """Return the file of Clew's own log; a run that keeps no log keeps none of this kind either."""
+    if request.recovery == "none":
+        return None
+    return Log.at(request.log, graph.name, request.bodies).beside("run.log")
 
 
 def _perform(graph: Graph, target: Target, request: Request, progress: Progress) -> None:

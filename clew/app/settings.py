@@ -71,6 +71,8 @@ class Settings(BaseSettings):
     poll: float = Field(
         _POLICY.poll, gt=0, description="seconds after which an idle group looks into the log by itself"
     )
+    log_level: Level = Field("info", description="what goes into run.log: debug, info, warning or error")
+    metrics: str | None = Field(None, description="HOST:PORT where a run's figures are served for Prometheus")
     attempts: int = Field(
         _OPERATOR.attempts, ge=1, description="how often a function is tried on an Input Set, where it declares nothing"
     )

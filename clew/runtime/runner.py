@@ -48,7 +48,7 @@ class Runner(ABC):
         self.around = around
         self.context: Context = fresh(spec.name, spec.inputs, spec.outputs, spec.logic.initial())
         self.pace = Pace(spec.settings.turn_seconds, spec.settings.max_turn_events)
-        self.writer = Writer(spec.name, 0, around.store, around.channels)
+        self.writer = Writer(spec.name, 0, around.store, around.channels, around.progress)
         self._schemas: dict[Port, bytes] = {}
 
     @property
@@ -62,7 +62,7 @@ class Runner(ABC):
         incarnation = self.around.store.take_over(name)
         trace.record("recovering", name, incarnation=incarnation)
         fault_point("after-take-over", name)
-        self.writer = Writer(name, incarnation, self.around.store, self.around.channels)
+        self.writer = Writer(name, incarnation, self.around.store, self.around.channels, self.around.progress)
         self.writer.perform(recover_output(Port(name, port) for port in self.spec.outputs))
         fault_point("after-resend", name)
         self._recover()

@@ -1,6 +1,7 @@
 """The Spark engine: one job per turn, tasks on executors, results back as plain values."""
 
 import itertools
+import logging
 import os
 import pickle
 import threading
@@ -32,6 +33,7 @@ from clew.spark.versions import require_same_versions
 from clew.spark.worker import PROGRAM, Raised, run_tasks
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 
 #: How often a turn is given to a new session before it counts as failed.
 _SESSIONS_PER_TURN = 3
@@ -74,6 +76,8 @@ class SparkEngine:
         self._sessions = {}
         self.parallelism = session.sparkContext.defaultParallelism
         session.sparkContext.addFile(self._program.write())
+        context = session.sparkContext
+        _LOG.info("session", extra={"master": context.master, "application": context.applicationId})
         if not (self._own and is_local(session)):
             # In a local session of Clew's own, workers are this interpreter.
             require_same_versions(session)
@@ -177,6 +181,7 @@ class SparkEngine:
                     "the Spark session that was given to Clew has died",
                     "make a new session and run again: the run resumes where it was",
                 )
+            _LOG.warning("the Spark driver died, and a new session is started")
             forget_session()
             self._attach(open_session(self._options))
             self._generation += 1
@@ -270,6 +275,7 @@ def explained(operator: str, about: str, error: Exception) -> ClewError:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{operator}-{about}-{int(time.time() * 1000)}.txt"
         path.write_text(text)
+        _LOG.warning("job failed", extra={"operator": operator, "stack": str(path)})
         causes = [line for line in text.splitlines() if "Exception" in line or "exited" in line or "crashed" in line]
         first = causes[0].strip() if causes else text.strip().splitlines()[0]
         return EngineFailed(operator, first[:400], str(path))
