@@ -2,10 +2,13 @@
 
 from clew.connectors import cached, delta, files, generator, http, postgres, sqlite
 from clew.pipeline.contracts import Connection, Observed, Piece, Plan, Replayable, Sink, Source, WriteAction
-from clew.pipeline.declare import Pipeline, Stream
+from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Capacity
 from clew.pipeline.operators import Context, Event, InputSet, Operator
-from clew.pipeline.windows import Batch, Count, Each, Tumbling
+from clew.pipeline.sessions import Session
+from clew.pipeline.timewindows import Sliding, Tumbling
+from clew.pipeline.verbs import Stream
+from clew.pipeline.windows import Batch, Count, Each, Every
 
 __version__ = "0.1.0"
 
@@ -16,6 +19,7 @@ __all__ = [
     "Context",
     "Count",
     "Each",
+    "Every",
     "Event",
     "InputSet",
     "Observed",
@@ -27,6 +31,8 @@ __all__ = [
     "Sink",
     "Source",
     "Stream",
+    "Session",
+    "Sliding",
     "Tumbling",
     "WriteAction",
     "cached",

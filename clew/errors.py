@@ -173,10 +173,13 @@ class UserFunctionFailed(ClewError):
     message: str
     frames: str
     attempts: int = 1
+    #: The record that it failed on, where the function takes single records.
+    record: str = ""
 
     def __str__(self) -> str:
+        where = f"{self.events}, {self.record}" if self.record else self.events
         return (
-            f"operator {self.operator} failed on {self.events} ({self.attempts} attempts): "
+            f"operator {self.operator} failed on {where} ({self.attempts} attempts): "
             f"{self.kind}: {self.message}\n{self.frames}\n"
             "mend the function and run again: the run resumes at this event"
         )
@@ -194,21 +197,6 @@ class TurnTimedOut(ClewError):
         return (
             f"operator {self.operator} was cut off on {self.events}: it ran longer than its limit of "
             f"{self.seconds:g} s; make it faster or raise turn_timeout"
-        )
-
-
-@dataclass(eq=False)
-class LateRecord(ClewError):
-    """A record came after its window was closed."""
-
-    port: str
-    window: str
-    closed: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.port} received records of the window {self.window}, but windows up to {self.closed} are "
-            "closed; Tumbling expects records in time order, so sort the source by its time column"
         )
 
 

@@ -261,7 +261,7 @@ def verify(
     place = Log.at(log, graph.name, bodies)
     if not place.exists(graph.name):
         raise SetupFailed(f"pipeline {graph.name} has no log at {masked(place.url)}", "run it there first")
-    steps = _steps(trace)
+    steps = _steps(trace) if trace else None
     options = _options(engine, spark, master, options)
     with _verifier(graph, place, engine, spark, options, program, progress) as compute:
         return judge(graph, place.url, place.bodies, compute=compute, trace=steps, progress=progress)
@@ -299,10 +299,11 @@ def _needs_spark(graph: Graph, place: Log) -> bool:
 
 
 def _steps(paths: Sequence[str]) -> Iterator[tracing.TraceStep]:
-    """Read traces, one after the other; says at once when one is not there."""
+    """Read traces, one after the other; says at once when one is not there, or does not begin as one."""
     for path in paths:
         if not os.path.isfile(path):
             raise SetupFailed(f"there is no trace {path}", "name a file that `clew run --trace` has written")
+        next(_loaded(path), None)
     return (step for path in paths for step in _loaded(path))
 
 

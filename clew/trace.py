@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +84,7 @@ def recorded(path: str, **about: Any) -> Iterator[None]:
 
     The first says what is recorded, `about` it; the last how it ended.
     """
+    _refuse_other(path)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
@@ -107,6 +108,14 @@ def recorded(path: str, **about: Any) -> Iterator[None]:
             record("stopped")
     finally:
         os.close(descriptor)
+
+
+def _refuse_other(path: str) -> None:
+    """Refuse to append to a file that is no trace; of one that a crash cut off there may be half a line."""
+    with suppress(OSError), open(path, "rb") as file:
+        line = file.readline(1 << 20)
+        if line and not line.startswith(b'{"kind":"'):
+            raise SetupFailed(f"{path} holds something else than a trace", "name a file that does not exist")
 
 
 def load(path: str) -> Iterator[TraceStep]:

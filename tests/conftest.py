@@ -38,7 +38,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Fail when a figure that was asked for is not reached; the table marks it."""
     asked = session.config.getoption("--figures")
     if asked and exitstatus == pytest.ExitCode.OK and "PYTEST_XDIST_WORKER" not in os.environ:
-        lines = figures.table(figures.total(os.environ[figures.PLACE]), asked == "soak")
+        lines = figures.table(figures.total(os.environ[figures.PLACE]), asked == "soak", session.testsfailed)
         if not all(line.reached for line in lines):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -48,7 +48,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     asked = config.getoption("--figures")
     if asked:
         terminalreporter.section(f"figures of make {asked}")
-        figures.write(figures.total(os.environ[figures.PLACE]), asked == "soak", terminalreporter.write_line)
+        failed = sum(len(terminalreporter.getreports(outcome)) for outcome in ("failed", "error"))
+        told = figures.total(os.environ[figures.PLACE])
+        figures.write(told, asked == "soak", failed, terminalreporter.write_line)
 
 
 @pytest.fixture(scope="session")

@@ -72,3 +72,11 @@ def test_a_trace_that_cannot_be_written_is_refused_before_anything_starts(tmp_pa
         run(_pipeline(tmp_path), engine="inline", log="memory:", trace=str(tmp_path / "no" / "trace.jsonl"))
     with pytest.raises(SetupFailed, match="leaves no trace"):
         run(_pipeline(tmp_path), engine="inline", recovery="none", trace=str(tmp_path / "trace.jsonl"))
+
+
+def test_a_file_that_is_no_trace_is_not_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "thesis.txt"
+    path.write_text("years of work\n")
+    with pytest.raises(SetupFailed, match="holds something else than a trace"), recorded(str(path)):
+        pass
+    assert path.read_text() == "years of work\n"

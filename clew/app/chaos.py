@@ -5,6 +5,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,6 +51,12 @@ from clew.run import chaos as run_under_faults
 from clew.run import status as read_status
 from clew.trace import load
 
+#: More faults would take longer to draw and to strike than anybody waits.
+MOST_FAULTS = 200
+
+#: The file that says of a directory that `clew chaos` made what it makes there, and may remove it.
+_MARK = "made-by-clew-chaos"
+
 Say = Callable[[str], None]
 
 
@@ -81,10 +88,13 @@ class Request:
 
     def place(self, graph: Graph) -> Log:
         """The log of the run: its own, and its bodies too, wherever the log is."""
+        url = self.log or f"sqlite:///{self.directory(graph) / 'log.db'}"
+        return Log.at(url, graph.name, str(self.home_of_bodies(graph) / "bodies"))
+
+    def home_of_bodies(self, graph: Graph) -> Path:
+        """A directory of its own in the one that was named: bodies of other runs have the same names."""
         directory = self.directory(graph)
-        url = self.log or f"sqlite:///{directory / 'log.db'}"
-        # A directory of its own in the one that was named: bodies of other runs have the same names.
-        return Log.at(url, graph.name, str(Path(self.bodies) / directory.name if self.bodies else directory / "bodies"))
+        return Path(self.bodies) / graph.name / directory.name if self.bodies else directory
 
     def command(self, graph: Graph, url: str) -> list[str]:
         """The command line of the run itself."""
@@ -125,8 +135,10 @@ def chaos(
 
     Exit codes: 0 the outcome is explained by a run without failures, and every fault has fired; 1 it is not
     explained, or the run did not finish; 2 the command line is wrong; 4 it cannot be decided, or it is explained
-    but some fault had no chance to fire; 130 it was interrupted.
+    but some fault had no chance to fire; 130 it was interrupted, or told to end, and the run with it.
     """
+    if faults > MOST_FAULTS:
+        raise typer.BadParameter(f"there are to be {faults} faults, and one run meets at most {MOST_FAULTS}")
     chosen = seed if seed is not None else random.SystemRandom().randrange(1_000_000)
     kinds = _read_kinds(only)
     with explained():
@@ -140,15 +152,11 @@ def chaos(
         make_importable(settings.py_files)
         if not sys.platform.startswith("linux"):
             raise SetupFailed(f"clew chaos runs on Linux only, and this is {sys.platform}", "run it on Linux")
-        target = Target.parse(file)
-        graph = target.graph()
-        place = request.place(graph)
-        drawn = draw(graph, chosen, faults, _kinds(request, place))
-        _prepare(graph, request, place)
-        _announce(graph, request, drawn)
-        directory = request.directory(graph)
-        outcome = run_under_faults(lambda url: request.command(graph, url), place, directory, drawn, _say)
-        verdict = _judge(graph, target, request) if not outcome.failure else None
+        # What user code prints would otherwise stand before the answer.
+        with redirect_stdout(sys.stderr):
+            target = Target.parse(file)
+            graph = target.graph()
+            outcome, verdict = _strike(graph, target, request)
         if as_json:
             print_json(_as_json(graph, request, outcome, verdict))
         else:
@@ -156,6 +164,17 @@ def chaos(
             if verdict is not None:
                 print_verdict(verdict)
         raise typer.Exit(_tell(graph, request, outcome, verdict, _say if as_json else typer.echo))
+
+
+def _strike(graph: Graph, target: Target, request: Request) -> tuple[ChaosOutcome, Verdict | None]:
+    """Run the pipeline under faults, and verify it if it has finished."""
+    place = request.place(graph)
+    drawn = draw(graph, request.seed, request.faults, _kinds(request, place))
+    _prepare(graph, request, place)
+    _announce(graph, request, drawn)
+    directory = request.directory(graph)
+    outcome = run_under_faults(lambda url: request.command(graph, url), place, directory, drawn, _say)
+    return outcome, _judge(graph, target, request) if not outcome.failure else None
 
 
 def _say(text: str) -> None:
@@ -183,7 +202,9 @@ def _kinds(request: Request, place: Log) -> tuple[Kind, ...]:
 
 def _prepare(graph: Graph, request: Request, place: Log) -> None:
     """Remove what the same command left before, and nothing else."""
-    directory = request.directory(graph)
+    directory, home = request.directory(graph), request.home_of_bodies(graph)
+    for own in {directory, home}:
+        _refuse_unmarked(own)
     if request.log is not None and place.exists(graph.name):
         found = read_status(graph, place.url, place.bodies)
         if found is None or found.run_id not in _runs_of(ChaosPlace(directory).trace):
@@ -192,9 +213,20 @@ def _prepare(graph: Graph, request: Request, place: Log) -> None:
                 "name one that does not exist: a run under faults has a log of its own",
             )
         place.remove(graph.name)
-    for own in (place.bodies, directory):
-        shutil.rmtree(str(own), ignore_errors=True)
-    directory.mkdir(parents=True)
+    shutil.rmtree(str(place.bodies), ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    for own in (directory, home):
+        own.mkdir(parents=True, exist_ok=True)
+        (own / _MARK).touch()
+
+
+def _refuse_unmarked(directory: Path) -> None:
+    """Refuse to work in a directory that holds what somebody else has made."""
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / _MARK).exists():
+        raise SetupFailed(
+            f"{directory} holds what clew chaos has not made, expected a directory that is empty or does not exist",
+            f"move it away, or use another --seed{' or --bodies' if directory.parts[:1] != ('.clew',) else ''}",
+        )
 
 
 def _runs_of(trace: Path) -> set[Any]:
@@ -240,7 +272,8 @@ def _tell(graph: Graph, request: Request, outcome: ChaosOutcome, verdict: Verdic
         say("a sink that holds what other runs wrote cannot be judged: empty it, and repeat")
     if verdict is None or verdict.word == "not explained":
         say(f"what the run said is in {output}")
-    say(f"repeat it with: {request.again}")
+    emptied = "empty the sinks, and " if any(spec.sinks for spec in graph.operators.values()) else ""
+    say(f"{emptied}repeat it with: {request.again}")
     if verdict is None:
         return FAILED
     return exit_code(verdict) or (UNDECIDED if missed else 0)

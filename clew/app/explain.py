@@ -2,10 +2,13 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
+from typing import Any
 
 from clew.pipeline.contracts import Observed, Replayable, Sink
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
+from clew.pipeline.operators import LateRecords
+from clew.pipeline.timewindows import EventTime
 from clew.pipeline.windows import Window
 
 #: When Input Sets are complete, by the name of their window; at the end of all inputs, what is open fires too.
@@ -70,17 +73,36 @@ def _windows(spec: OperatorSpec) -> Iterator[str]:
     elif spec.is_sink:
         yield "all events of one turn are one write action"
     else:
-        several = len(spec.functions) > 1
         for function in spec.functions:
-            yield (f"{function.name}: " if several else "") + _window(function.window)
+            yield _named(spec, function, _window(function.window))
 
 
 def _window(window: Window) -> str:
+    # What each window is, its own first sentence says.
     what = (window.__doc__ or "").split("\n\n")[0].split(".")[0].strip()
+    if isinstance(window, LateRecords):
+        return f"{what[:1].lower()}{what[1:]}"
     fires = _FIRES.get(type(window).__name__, "when its window is complete")
     # These two leave nothing open when a turn ends.
     end = "" if type(window).__name__ in ("Each", "Batch") else ", and at the end of all inputs"
-    return f"{window!r}: {what[:1].lower()}{what[1:]}; it fires {fires}{end}"
+    return f"{_short(window)}: {what[:1].lower()}{what[1:]}; it fires {fires}{_waits(window)}{end}{_late(window)}"
+
+
+def _short(window: Window) -> str:
+    """Write a window as it was declared, without what was left at its default."""
+    known: tuple[Field[Any], ...] = fields(window) if is_dataclass(window) else ()
+    said = [(f.name, getattr(window, f.name)) for f in known if f.init and getattr(window, f.name) != f.default]
+    return f"{type(window).__name__}({', '.join(f'{name}={value!r}' for name, value in said)})"
+
+
+def _waits(window: Window) -> str:
+    return f" plus {window.lateness}" if isinstance(window, EventTime) and window.lateness else ""
+
+
+def _late(window: Window) -> str:
+    if not isinstance(window, EventTime):
+        return ""
+    return "; later records are " + (f"sent on port {window.late}" if window.late else "dropped and counted")
 
 
 def _runs(spec: OperatorSpec) -> Iterator[str]:
@@ -93,9 +115,13 @@ def _runs(spec: OperatorSpec) -> Iterator[str]:
         functions = ", ".join(function.name for function in spec.functions)
         yield f"assign and ready in control, on headers; {functions} in Python per Input Set, one Spark job per turn"
     else:
-        several = len(spec.functions) > 1
         for function in spec.functions:
-            yield (f"{function.name}: " if several else "") + _style(function)
+            yield _named(spec, function, _style(function))
+
+
+def _named(spec: OperatorSpec, function: Generative, text: str) -> str:
+    """Name the function, where an operator has several."""
+    return f"{function.name}: {text}" if len(spec.functions) > 1 else text
 
 
 def _style(function: Generative) -> str:

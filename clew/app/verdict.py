@@ -26,6 +26,9 @@ def print_verdict(verdict: Verdict) -> None:
         more = len(findings) - 1
         typer.echo(f"and {more} more finding{'s' if more > 1 else ''}, which --json lists")
     gone_through = ", ".join(f"{number:,} {what}" for what, number in verdict.counts.items() if number)
+    if verdict.word == "explained" and verdict.counted:
+        told = ", ".join(verdict.counted)
+        typer.echo(f"counted, not computed again: Output Sets of {told}, not declared deterministic")
     if gone_through:
         typer.echo(f"gone through: {gone_through}")
 
@@ -36,4 +39,5 @@ def as_mapping(verdict: Verdict) -> Mapping[str, Any]:
         "verdict": verdict.word,
         "findings": [asdict(finding) for finding in verdict.ranked()],
         "counts": verdict.counts,
+        "counted": verdict.counted,
     }

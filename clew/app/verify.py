@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
@@ -54,7 +54,7 @@ def verify(
             no_log(graph.name, place, run_again(file, log), as_json)
         began = time.monotonic()
         # What user code prints would otherwise stand before the answer.
-        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        with redirect_stdout(sys.stderr):
             verdict = judge(
                 graph, log=settings.log, bodies=settings.bodies, engine=engine,
                 options=spark_options(engine, settings, flags),

@@ -39,8 +39,8 @@ class Transaction(ABC):
     """A write transaction under way; leaving its context commits it, an exception rolls it back."""
 
     @abstractmethod
-    def lock(self, action: WriteAction) -> Marker:
-        """Lock the writer's marker until the end of the transaction, making it first if need be."""
+    def lock(self, action: WriteAction, table: str) -> Marker:
+        """Lock the writer's marker until the end of the transaction, making it first if need be, with its table."""
 
     @abstractmethod
     def mark(self, action: WriteAction, last: int) -> None:

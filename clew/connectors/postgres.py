@@ -147,11 +147,11 @@ class _PostgresTransaction(Transaction):
     connection: "psycopg.Connection[Any]"
     failed: Failed
 
-    def lock(self, action: WriteAction) -> Marker:
+    def lock(self, action: WriteAction, table: str) -> Marker:
         writer = hashlib.sha256(f"{action.run}/{action.operator}/{action.connection}".encode()).hexdigest()[:16]
         name = f"clew {writer} {action.incarnation:012d}"
         self.connection.execute("SELECT set_config('application_name', %s, true)", (name,))
-        return self._patiently(lambda: self._locked(action))
+        return self._patiently(lambda: self._locked(action, table))
 
     def _patiently(self, work: Callable[[], T]) -> T:
         """Do what may wait for a lock; a frozen process that was replaced shall not hold up the one that follows it."""
@@ -163,22 +163,33 @@ class _PostgresTransaction(Transaction):
         self._run(_END_OLDER)
         return work()
 
-    def _locked(self, action: WriteAction) -> Marker:
+    def _locked(self, action: WriteAction, table: str) -> Marker:
         self._create(
             MARKERS,
             '("run" text NOT NULL, "operator" text NOT NULL, "connection" text NOT NULL, '
-            '"incarnation" bigint NOT NULL, "last" bigint NOT NULL, PRIMARY KEY ("run", "operator", "connection"))',
+            '"incarnation" bigint NOT NULL, "last" bigint NOT NULL, "target" text, '
+            'PRIMARY KEY ("run", "operator", "connection"))',
         )
-        self.connection.execute(
-            _text(
-                f'INSERT INTO {MARKERS} ("run", "operator", "connection", "incarnation", "last") '
-                "VALUES (%s, %s, %s, 0, 0) ON CONFLICT DO NOTHING"
-            ),
-            (action.run, action.operator, action.connection),
-        )
-        marker = _marker(self.connection, action, " FOR UPDATE")
+        marker = _marker(self.connection, action, " FOR UPDATE") or self._begin(action, table)
         assert marker is not None, "the marker was inserted or was there before"
         return marker
+
+    def _begin(self, action: WriteAction, table: str) -> Marker | None:
+        """Make the writer's marker, which says to which table it writes; those of an older Clew do not say."""
+        named = self.connection.execute(
+            "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'target' AND NOT attisdropped",
+            (MARKERS,),
+        ).fetchone()
+        if named is None:
+            self._run(f'ALTER TABLE {MARKERS} ADD COLUMN IF NOT EXISTS "target" text')
+        self.connection.execute(
+            _text(
+                f'INSERT INTO {MARKERS} ("run", "operator", "connection", "incarnation", "last", "target") '
+                "VALUES (%s, %s, %s, 0, 0, %s) ON CONFLICT DO NOTHING"
+            ),
+            (action.run, action.operator, action.connection, quote_table(table)),
+        )
+        return _marker(self.connection, action, " FOR UPDATE")
 
     def mark(self, action: WriteAction, last: int) -> None:
         self.connection.execute(

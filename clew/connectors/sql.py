@@ -214,7 +214,7 @@ class SqlTable(Sink):
     def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
         self._refuse_missing_key(schema)
         with self.dialect.transaction() as transaction:
-            marker = transaction.lock(action)
+            marker = transaction.lock(action, self.table)
             if action.incarnation < marker.incarnation:
                 raise StaleWriter(action.operator, action.incarnation, marker.incarnation)
             if action.number > marker.last:

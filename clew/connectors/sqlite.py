@@ -116,21 +116,29 @@ class _SqliteTransaction(Transaction):
     connection: sqlite3.Connection
     failed: Failed
 
-    def lock(self, action: WriteAction) -> Marker:
+    def lock(self, action: WriteAction, table: str) -> Marker:
         # BEGIN IMMEDIATE has locked the whole database, so nothing can race with this.
         self.connection.execute(
             f"CREATE TABLE IF NOT EXISTS {MARKERS} (run TEXT NOT NULL, operator TEXT NOT NULL, "
-            "connection TEXT NOT NULL, incarnation INTEGER NOT NULL, last INTEGER NOT NULL, "
+            "connection TEXT NOT NULL, incarnation INTEGER NOT NULL, last INTEGER NOT NULL, target TEXT, "
             "PRIMARY KEY (run, operator, connection))"
         )
-        return _marker(self.connection, action) or Marker(0, 0)
+        return _marker(self.connection, action) or self._begin(action, table)
+
+    def _begin(self, action: WriteAction, table: str) -> Marker:
+        """Make the writer's marker, which says to which table it writes; those of an older Clew do not say."""
+        if "target" not in [row[1] for row in self.connection.execute(f"PRAGMA table_info({MARKERS})")]:
+            self.connection.execute(f"ALTER TABLE {MARKERS} ADD COLUMN target TEXT")
+        self.connection.execute(
+            f"INSERT INTO {MARKERS} (run, operator, connection, incarnation, last, target) VALUES (?, ?, ?, 0, 0, ?)",
+            (action.run, action.operator, action.connection, quote_table(table)),
+        )
+        return Marker(0, 0)
 
     def mark(self, action: WriteAction, last: int) -> None:
         self.connection.execute(
-            f"INSERT INTO {MARKERS} (run, operator, connection, incarnation, last) VALUES (?, ?, ?, ?, ?) "
-            "ON CONFLICT (run, operator, connection) DO UPDATE SET incarnation = excluded.incarnation, "
-            "last = excluded.last",
-            (action.run, action.operator, action.connection, action.incarnation, last),
+            f"UPDATE {MARKERS} SET incarnation = ?, last = ? WHERE run = ? AND operator = ? AND connection = ?",
+            (action.incarnation, last, action.run, action.operator, action.connection),
         )
 
     def insert(self, table: str, key: tuple[str, ...], tables: Iterator[pa.Table], schema: pa.Schema) -> None:

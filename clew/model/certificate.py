@@ -84,6 +84,9 @@ class Certificate(Protocol):
     def collected(self, port: Port) -> int:
         """Return the number up to which the port's events were collected; 0 where none were."""
 
+    def collected_writes(self, connection: Port) -> int:
+        """Return the number up to which the connection's write actions were collected; 0 where none were."""
+
     def sent(self, port: Port) -> Iterator[Sent]: ...
     def taken(self, receiver: Port) -> Iterator[Taken]: ...
 
@@ -95,6 +98,15 @@ class Certificate(Protocol):
 
     def states(self, operator: str) -> Iterator[tuple[int, Any]]:
         """Yield (Input Set, global state that it saw), in the order in which they were logged."""
+
+    def decisions(self, operator: str) -> Iterator[tuple[int, Any]]:
+        """Yield what the clock made an operator decide: (its place in the order of the events taken, what)."""
+
+    def rejoined(self, receiver: Port) -> Iterator[tuple[int, int]]:
+        """Yield (event, Input Set) for events that joined a further Input Set after they were taken."""
+
+    def late(self, operator: str) -> dict[str, int]:
+        """Return how many records the operator has counted as late, by function."""
 
     def bodies(self, port: Port, first: int, count: int) -> Sequence[Body]:
         """Return the bodies of these events, in order; fewer where some are not in the log."""
@@ -108,25 +120,20 @@ class Certificate(Protocol):
         """Say whether a source still holds the stored effect of its read action."""
 
 
-def may_be_collected(certificate: Certificate, connection: Port) -> bool:
-    """Say whether write actions of a connection may be gone because they were collected.
-
-    They go when they are done, and so do the events that they were made of, unless somebody else has yet to take these.
-    """
-    links = certificate.links()
-    senders = [sender for receiver, sender in links.items() if receiver.operator == connection.operator]
-    return any(certificate.collected(sender) or list(links.values()).count(sender) > 1 for sender in senders)
-
-
 @dataclass(eq=False)
 class EventWrong(ClewError):
     """The body of an event, or of a write action, is missing or is not what was logged."""
 
     event: str
     what: str
+    expected: str = ""
+    found: str = ""
 
     def __str__(self) -> str:
         return f"{self.event}: {self.what}" if self.event else self.what
+
+    def finding(self, operator: str, **rest: Any) -> "Finding":
+        return wrong(operator, self.what, event=self.event, expected=self.expected, found=self.found, **rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +152,9 @@ class Finding:
     def __str__(self) -> str:
         where = [self.operator, f"event {self.event}" if self.event else ""]
         where.append(f"Input Set {self.input_set}" if self.input_set is not None else "")
-        against = f"\n  expected {self.expected}\n  found    {self.found}" if self.expected or self.found else ""
-        return f"{', '.join(part for part in where if part)}: {self.fact}{against}"
+        against = [("expected", self.expected), ("found   ", self.found)]
+        told = "".join(f"\n  {word} {text}" for word, text in against if text)
+        return f"{', '.join(part for part in where if part)}: {self.fact}{told}"
 
 
 def wrong(operator: str, fact: str, **rest: Any) -> Finding:
@@ -172,6 +180,8 @@ class Verdict:
     findings: list[Finding] = field(default_factory=list)
     #: What was gone through: events, Input Sets, Output Sets computed again, records of sources and of sinks.
     counts: dict[str, int] = field(default_factory=dict)
+    #: The operators whose Output Sets were counted and not computed again, for they may be anything.
+    counted: list[str] = field(default_factory=list)
 
     @property
     def word(self) -> str:

@@ -34,7 +34,11 @@ class Checker:
 
     def check(self, progress: Callable[[str], None] = lambda operator: None) -> Verdict:
         """Go through the whole run; `progress` hears the operator that is looked at."""
-        if not self._check_shape():
+        try:
+            if not self._check_shape():
+                return self._verdict
+        except EventWrong as error:
+            self._add(error.finding(self._graph.name))
             return self._verdict
         for spec in self._graph.operators.values():
             progress(spec.name)
@@ -70,14 +74,17 @@ class Checker:
         return any(not write.done for name in spec.sinks for write in self._log.writes(Port(spec.name, name)))
 
     def _check_operator(self, spec: OperatorSpec) -> None:
-        replay = Replay(spec, self._log, lambda port, sent: self._facts(spec, port, sent))
         try:
-            self._go_through(spec, replay)
+            # What it goes through first it looks for at once.
+            replay = Replay(spec, self._log, lambda port, sent: self._facts(spec, port, sent))
+            try:
+                self._go_through(spec, replay)
+            finally:
+                self._verdict.count("events", replay.events)
         except Mistake as mistake:
             self._add(mistake.finding)
         except EventWrong as error:
-            self._add(wrong(spec.name, error.what, event=error.event))
-        self._verdict.count("events", replay.events)
+            self._add(error.finding(spec.name))
 
     def _go_through(self, spec: OperatorSpec, replay: Replay) -> None:
         claims = _counted(replay.claims(), self._verdict)
@@ -89,6 +96,8 @@ class Checker:
         elif spec.settings.deterministic and self._can_compute(spec):
             self._recompute(spec, claims)
         else:
+            if not spec.settings.deterministic:
+                self._verdict.counted.append(spec.name)
             for _ in claims:
                 pass
             self._check_unknown(spec)
@@ -136,7 +145,8 @@ class Checker:
     def _works(
         self, spec: OperatorSpec, chunks: Iterator[tuple[Evidence, ...]], under_way: deque[Recompute]
     ) -> Iterator[Recompute]:
-        inputs = {port: self._log.schema(sender) for port, sender in spec.inputs.items()}
+        # Where nothing was ever sent, what was declared tells the columns.
+        inputs = {p: self._log.schema(sender) or self._graph.declared(sender) for p, sender in spec.inputs.items()}
         outputs = {port: self._log.schema(Port(spec.name, port)) for port in spec.outputs}
         known = {port: schema for port, schema in inputs.items() if schema is not None}
         sent = {port: schema for port, schema in outputs.items() if schema is not None}

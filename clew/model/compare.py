@@ -92,7 +92,8 @@ def _texts(column: pa.ChunkedArray) -> list[Any]:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
-        return f"{value:.11e}"
+        # Zero has two signs, and is one number: databases find either by the other.
+        return f"{value + 0.0:.11e}"
     if isinstance(value, tuple):
         return tuple(_rounded(part) for part in value)
     return value
@@ -145,6 +146,14 @@ def _split(value: Row) -> tuple[Row, list[float]]:
         return tuple(exact(inner) for inner in part) if isinstance(part, tuple) else part
 
     return exact(value), floats
+
+
+def bucket_of(row: Row, names: Sequence[str], key: Sequence[str], buckets: int) -> int:
+    """Return the bucket of a record: the same for records that are the same, or that replace each other by a key."""
+    if buckets == 1:
+        return 0
+    told = tuple(_rounded(row[names.index(name)]) for name in key) if key else repr(_split(row)[0])
+    return number_of(told) % buckets
 
 
 def fold(rows: Iterable[Row], names: Sequence[str], key: Sequence[str]) -> Iterator[Row]:

@@ -45,7 +45,7 @@ class Counterexample:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Explored:
     """Whether a claim holds, and how much was looked at to say so.
 
     `configurations` and `steps` are counted once each, however many executions pass through them; they are fewer
@@ -63,12 +63,12 @@ class Verdict:
         return self.counterexample is None
 
 
-def check_transparency(claim: FailureTransparency[C, V], limit: int = LIMIT) -> Verdict:
+def check_transparency(claim: FailureTransparency[C, V], limit: int = LIMIT) -> Explored:
     """Decide Definition 5.10."""
     return check(claim.explainability, limit)
 
 
-def check(claim: Explainability[C, D, V], limit: int = LIMIT) -> Verdict:
+def check(claim: Explainability[C, D, V], limit: int = LIMIT) -> Explored:
     """Decide Definition 5.5, after Definition 5.3 for both observability functions, on what is reachable.
 
     The explaining rules must have finitely many configurations; the explained ones need not, if the claim is false.
@@ -76,7 +76,7 @@ def check(claim: Explainability[C, D, V], limit: int = LIMIT) -> Verdict:
     explanations = Explanations(claim.by, claim.by_observed, [d for d, _ in claim.translation], limit)
     graph = Graph(claim.rules, limit)
     found = explanations.retraction() or _refute(claim, graph, explanations)
-    return Verdict(found, len(graph.configurations), graph.steps, len(explanations.graph.configurations))
+    return Explored(found, len(graph.configurations), graph.steps, len(explanations.graph.configurations))
 
 
 def first_dead_end(

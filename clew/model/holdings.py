@@ -16,10 +16,10 @@ import pyarrow as pa
 from clew.errors import ClewError
 from clew.ids import EventId, Port
 from clew.model.certificate import Body, Finding, wrong
-from clew.model.compare import Row, numbers_of, rows_of, same, shown, unmatched
-from clew.model.interpret import Frames, as_sent, records
+from clew.model.compare import Row, bucket_of, numbers_of, rows_of, same, shown, unmatched
+from clew.model.interpret import Frames, as_sent
 from clew.model.outside import file_tables, partition_tables, tables_held
-from clew.model.read import Unreadable
+from clew.model.read import Unreadable, records
 from clew.model.values import Misfit
 from clew.model.work import Stretch
 from clew.pipeline.contracts import FilesHeld, Held, Piece, Replayable
@@ -47,7 +47,7 @@ class Records(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class EventsLogged:
     """The records of some events."""
 
     stretch: Stretch
@@ -200,6 +200,10 @@ class Fetch:
 
     records: Records
     wanted: frozenset[int]
+    #: Which bucket of how many they are to be in, and the key that buckets are by.
+    bucket: int = 0
+    buckets: int = 1
+    key: tuple[str, ...] = ()
 
     def run(self, graph: Graph, frames: Frames | None) -> list[tuple[Origin, Row]]:
         return list(islice(self._found(graph), MOST))
@@ -208,7 +212,11 @@ class Fetch:
         for origin, table in self.records.tables(graph):
             numbers = numbers_of(table)
             if not self.wanted.isdisjoint(numbers):
-                yield from ((origin, row) for row, number in zip(rows_of(table), numbers) if number in self.wanted)
+                wanted = (row for row, number in zip(rows_of(table), numbers) if number in self.wanted)
+                names = table.schema.names
+                yield from (
+                    (origin, row) for row in wanted if bucket_of(row, names, self.key, self.buckets) == self.bucket
+                )
 
 
 @dataclass(frozen=True, slots=True)

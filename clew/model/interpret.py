@@ -3,8 +3,6 @@
 It knows nothing of turns, logs or failures. What a function may look at comes in; what it makes comes out.
 """
 
-import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -12,12 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.ipc as ipc
 
 from clew.errors import ClewError
 from clew.ids import EventId
-from clew.model.certificate import Body, EventWrong
-from clew.model.windows import of_window
+from clew.model.declared import of_window
+from clew.model.windows import Records
 from clew.pipeline.graph import Generative, OperatorSpec
 from clew.pipeline.operators import Event, InputSet
 from clew.pipeline.schema import conform, fixed, normalise
@@ -45,6 +42,8 @@ class Given:
     state: Any = None
     #: What side-effect reads found, in order, by connection.
     answers: Mapping[str, Sequence[pa.Table]] = field(default_factory=dict)
+    #: Which records of its events it has, where the key does not tell.
+    records: Records | None = None
 
 
 @dataclass
@@ -137,9 +136,8 @@ def _tables(given: Given, function: Generative) -> Iterator[pa.Table]:
         if port not in given.schemas:
             yield pa.table({})
             continue
-        tables = [table for name, _, table in given.events if name == port]
-        whole = pa.concat_tables(tables or [given.schemas[port].empty_table()])
-        yield of_window(function.window, whole, given.key)
+        own = [event for event in given.events if event[0] == port]
+        yield of_window(function.window, own, given.schemas[port], given.key, given.records, given.state)
 
 
 def _by_port(result: Any, function: Generative) -> Iterator[tuple[str, pa.Table]]:
@@ -157,30 +155,3 @@ def as_sent(table: pa.Table, schema: pa.Schema | None, port: str) -> pa.Table:
         return table
     normal = normalise(table)
     return normal if schema is None else conform(normal, fixed(schema), port)
-
-
-def bytes_of(body: Body, root: str | None, event: str = "") -> bytes:
-    """Return the bytes of a body, which must be those that were logged."""
-    data = body.data
-    if data is None:
-        try:
-            with open(os.path.join(root or "", body.file or ""), "rb") as file:
-                file.seek(body.offset)
-                data = file.read(body.length)
-        except OSError as error:
-            raise EventWrong(event, f"its body file {body.file} cannot be read: {error.strerror}") from error
-    if len(data) != body.length or zlib.crc32(data) != body.checksum:
-        raise EventWrong(event, f"its body of {body.length} bytes in {body.file or 'the log'} is damaged")
-    return data
-
-
-def records(body: Body, root: str | None, schema: pa.Schema | None, event: str = "") -> pa.Table:
-    """Return the records of a body: of a port's schema, or with a schema of its own."""
-    data = pa.py_buffer(bytes_of(body, root, event))
-    try:
-        if schema is None:
-            with ipc.open_stream(data) as stream:
-                return stream.read_all()
-        return pa.Table.from_batches([ipc.read_record_batch(data, schema)])
-    except (pa.ArrowException, OSError) as error:
-        raise EventWrong(event, f"its body holds no records of its schema: {error}") from error

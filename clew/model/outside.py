@@ -5,6 +5,7 @@ import glob
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from itertools import islice
 from typing import Any
@@ -50,19 +51,54 @@ def tables_held(held: Held, schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def other_runs(held: RowsHeld, run: str) -> int:
-    """Return how many other runs have written to this database, by the markers they left."""
+    """Return how many other runs have written to this table, by the markers they left; some do not say where to."""
+    same = "lower(target) = lower(?)" if _is_sqlite(held) else "to_regclass(target) = to_regclass(?)"
+    mine = f"SELECT DISTINCT run FROM clew_writes WHERE target IS NULL OR {same}"
+    for sql, values in ((mine, (_table_of(held),)), ("SELECT DISTINCT run FROM clew_writes", ())):
+        # A connection each: one that has failed answers no more.
+        with suppress(Unreadable), opened(held.database) as database:
+            return sum(1 for (other,) in database.rows(sql, *values) if other != run)
+    return 0
+
+
+def place_of(held: RowsHeld) -> tuple[str, str | None]:
+    """Return what two connections to one table have in common; SQLite takes no notice of the case of a name."""
+    return held.database, (_folded(held.table) if held.table and _is_sqlite(held) else held.table)
+
+
+def is_missing(held: RowsHeld) -> bool:
+    """Say whether a table is certainly not there: its database answers and has none, or is a file that is gone."""
+    if not held.table:
+        return False
+    if not _is_sqlite(held):
+        sql = "SELECT 1 WHERE to_regclass(?) IS NOT NULL"
+    elif not os.path.exists(held.database.removeprefix("sqlite:///")):
+        return True
+    else:
+        sql = "SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)"
     with opened(held.database) as database:
-        try:
-            return sum(1 for (other,) in database.rows("SELECT DISTINCT run FROM clew_writes") if other != run)
-        except Unreadable:
-            return 0
+        name = held.table.rpartition(".")[2] if _is_sqlite(held) else _table_of(held)
+        return not any(True for _ in database.rows(sql, name))
+
+
+def _is_sqlite(held: RowsHeld) -> bool:
+    return held.database.startswith("sqlite:///")
+
+
+def _folded(name: str) -> str:
+    return "".join(letter.lower() if letter.isascii() else letter for letter in name.removeprefix("main."))
+
+
+def _table_of(held: RowsHeld) -> str:
+    """Return a table as statements name it."""
+    return ".".join(_quoted(part) for part in (held.table or "").split("."))
 
 
 def _rows_held(held: RowsHeld, schema: pa.Schema) -> Iterator[pa.Table]:
     """Read a table, or a query's result in its order."""
     names = ", ".join(_quoted(name) for name in schema.names)
     if held.table:
-        source, order = ".".join(_quoted(part) for part in held.table.split(".")), ""
+        source, order = _table_of(held), ""
     else:
         source, order = f"({held.query}\n) AS q", f" ORDER BY {_quoted(held.order)}" if held.order else ""
     with opened(held.database) as database:

@@ -1,4 +1,6 @@
-"""Reads databases for the judge: by itself, and without changing anything; `Log` is the log of a run in one.
+"""Reads databases, and bodies in files, for the judge: by itself, and without changing anything.
+
+`Log` is the log of a run in a database.
 
 It knows the tables of a log from their description in docs/protocol.md, and shares no code with the store that wrote
 them.
@@ -7,6 +9,7 @@ them.
 import json
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -15,13 +18,14 @@ from typing import Any, Protocol
 from urllib.parse import quote as percent
 
 import pyarrow as pa
+import pyarrow.ipc as ipc
 
 from clew.errors import ClewError, NewerLog, SetupFailed, WrongLog
 from clew.ids import Port
-from clew.model.certificate import Answer, Body, Logged, Sent, Taken
+from clew.model.certificate import Answer, Body, EventWrong, Logged, Sent, Taken
 
 #: The version of the tables that this module knows.
-VERSION = 1
+VERSION = 2
 
 _PAGE = 2_000
 
@@ -85,6 +89,8 @@ def _sqlite(path: str) -> sqlite3.Connection:
         raise Unreadable(f"there is no database {path}")
     try:
         connection = sqlite3.connect(f"file:{percent(path)}?mode=ro", uri=True, timeout=60)
+        # Text that is none is found by whoever makes something of it.
+        connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         connection.execute("BEGIN")
     except sqlite3.Error as error:
         raise Unreadable(f"{path}: {error}") from error
@@ -152,6 +158,16 @@ class _Run:
         return Body(length, self.checksums[index], part, self.file, self.start + at)
 
 
+@contextmanager
+def _reading(table: str, of: object) -> Iterator[None]:
+    """Say what cannot be read where a row of the log is not what its table's rows are."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, ArithmeticError, pa.ArrowException) as error:
+        what = f"table {table} of the log holds what cannot be read, of {of}: {type(error).__name__}: {error}"
+        raise EventWrong("", what) from error
+
+
 class Log:
     """The log of a run, as its tables hold it (a `Certificate`)."""
 
@@ -188,20 +204,26 @@ class Log:
     def _schema(self, port: Port) -> pa.Schema | None:
         sql = "SELECT schema FROM port_schema WHERE operator = ? AND port = ?"
         for (data,) in self._database.rows(sql, port.operator, port.name):
-            return pa.ipc.read_schema(pa.py_buffer(bytes(data)))
+            with _reading("port_schema", port):
+                return pa.ipc.read_schema(pa.py_buffer(bytes(data)))
         return None
 
     def collected(self, port: Port) -> int:
         sql = "SELECT upto FROM collected WHERE operator = ? AND port = ?"
         return max((int(upto) for (upto,) in self._database.rows(sql, port.operator, port.name)), default=0)
 
+    def collected_writes(self, connection: Port) -> int:
+        return self.collected(Port(connection.operator, f"writes:{connection.name}"))
+
     def sent(self, port: Port) -> Iterator[Sent]:
         sql = "SELECT first, headers FROM sent WHERE operator = ? AND port = ? ORDER BY first"
         for first, headers in self._database.rows(sql, port.operator, port.name):
-            flat = json.loads(headers)
-            for number, (rows, size) in enumerate(zip(flat[::2], flat[1::2]), first):
+            with _reading("sent", port):
+                flat = json.loads(headers)
                 # The end of a stream has its count of records complemented.
-                yield Sent(number, max(rows, 0), size, rows < 0)
+                pairs = enumerate(zip(flat[::2], flat[1::2]), first)
+                sent = [Sent(number, max(rows, 0), size, rows < 0) for number, (rows, size) in pairs]
+            yield from sent
 
     def taken(self, receiver: Port) -> Iterator[Taken]:
         sql = (
@@ -210,14 +232,18 @@ class Log:
         )
         rows = self._database.rows(sql, receiver.operator, receiver.name)
         for _, run in groupby(rows, key=lambda row: row[0]):
-            yield from _taken(list(run))
+            with _reading("ack", receiver):
+                taken = list(_taken(list(run)))
+            yield from taken
 
     def lineage(self, port: Port) -> Iterator[tuple[int, int]]:
         sql = "SELECT first, input_set, counts FROM lineage WHERE operator = ? AND port = ? ORDER BY first, input_set"
         for first, input_set, counts in self._database.rows(sql, port.operator, port.name):
-            for made, repeat in json.loads(counts):
-                for _ in range(repeat):
-                    for _ in range(made):
+            with _reading("lineage", port):
+                runs = [(range(made), range(repeat)) for made, repeat in json.loads(counts)]
+            for events, repeated in runs:
+                for _ in repeated:
+                    for _ in events:
                         yield first, input_set
                         first += 1
                     input_set += 1
@@ -228,7 +254,28 @@ class Log:
 
     def states(self, operator: str) -> Iterator[tuple[int, Any]]:
         sql = "SELECT input_set, state FROM state_event WHERE operator = ? ORDER BY state_id"
-        return ((int(number), json.loads(state)) for number, state in self._database.rows(sql, operator))
+        for number, text in self._database.rows(sql, operator):
+            with _reading("state_event", operator):
+                state = int(number), json.loads(text)
+            yield state
+
+    def decisions(self, operator: str) -> Iterator[tuple[int, Any]]:
+        if self.version < 2:
+            return iter(())
+        sql = "SELECT seq, decision FROM decision WHERE operator = ? ORDER BY seq"
+        return ((int(seq), json.loads(decision)) for seq, decision in self._database.rows(sql, operator))
+
+    def rejoined(self, receiver: Port) -> Iterator[tuple[int, int]]:
+        if self.version < 2:
+            return
+        sql = "SELECT first, count, input_set FROM rejoined WHERE operator = ? AND port = ?"
+        for first, count, input_set in self._database.rows(sql, *receiver):
+            yield from ((number, int(input_set)) for number in range(first, first + count))
+
+    def late(self, operator: str) -> dict[str, int]:
+        for (text,) in self._database.rows("SELECT state FROM latest_state WHERE operator = ?", operator):
+            return late_of(json.loads(text))
+        return {}
 
     def bodies(self, port: Port, first: int, count: int) -> Sequence[Body]:
         found: list[Body] = []
@@ -249,7 +296,8 @@ class Log:
             "WHERE operator = ? AND port = ? AND first <= ?) ORDER BY first"
         )
         for start, *columns in self._database.rows(sql, *port, stop, *port, first):
-            self._last[port] = start, _Run.of(columns)
+            with _reading("body", port):
+                self._last[port] = start, _Run.of(columns)
             yield self._last[port]
 
     def writes(self, connection: Port) -> Iterator[Logged]:
@@ -265,9 +313,11 @@ class Log:
                 first, stop = interval[0], interval[0] + interval[1]
             while own is not None and own[0] < number:
                 own = next(bodies, None)
-            named = tuple((Port(operator, port), first, count) for operator, port, first, count in json.loads(events))
             parts = own[1] if own is not None and own[0] == number else ()
-            yield Logged(number, first <= number < stop, named, parts)
+            with _reading("write_action", connection):
+                named = tuple((Port(op, port), start, count) for op, port, start, count in json.loads(events))
+                write = Logged(number, first <= number < stop, named, parts)
+            yield write
 
     def _write_bodies(self, connection: Port) -> Iterator[tuple[int, tuple[Body, ...]]]:
         sql = (
@@ -275,7 +325,9 @@ class Log:
             "WHERE operator = ? AND connection = ? ORDER BY number, part"
         )
         for number, rows in groupby(self._database.rows(sql, *connection), key=lambda row: row[0]):
-            yield number, tuple(body for _, *columns in rows for body in _Run.of(columns).bodies())
+            with _reading("write_body", connection):
+                bodies = tuple(body for _, *columns in rows for body in _Run.of(columns).bodies())
+            yield number, bodies
 
     def answers(self, operator: str) -> Iterator[Answer]:
         sql = (
@@ -283,8 +335,9 @@ class Log:
             "WHERE operator = ? AND input_set IS NOT NULL ORDER BY connection, action"
         )
         for connection, action, input_set, *columns in self._database.rows(sql, operator):
-            for body in _Run.of(columns).bodies():
-                yield Answer(connection, action, input_set, body)
+            with _reading("read_event", Port(operator, connection)):
+                found = [Answer(connection, action, input_set, body) for body in _Run.of(columns).bodies()]
+            yield from found
 
     def size(self) -> int:
         """Return how many events the log holds."""
@@ -295,12 +348,49 @@ class Log:
         return any(True for _ in self._database.rows(sql, source))
 
 
+def late_of(state: Any) -> dict[str, int]:
+    """Return what the global state of an operator with windows has counted as late, by function."""
+    return {name: own["late"] for name, own in state.items() if isinstance(own, dict) and "late" in own}
+
+
 def _taken(run: Sequence[Sequence[Any]]) -> Iterator[Taken]:
     """Expand the rows of one run: several, where its events belong to several Input Sets each."""
     first, _, count, seq, *_ = run[0]
     for index in range(count):
         sets = [input_set + (skip + index) // size if size else input_set for *_, input_set, size, skip in run]
         yield Taken(seq + index, first + index, tuple(number for number in sets if number))
+
+
+def bytes_of(body: Body, root: str | None, event: str = "") -> bytes:
+    """Return the bytes of a body, which must be those that were logged."""
+    data = body.data
+    if data is None:
+        try:
+            with open(os.path.join(root or "", body.file or ""), "rb") as file:
+                file.seek(body.offset)
+                data = file.read(body.length)
+        except OSError as error:
+            raise EventWrong(event, f"its body file {body.file} cannot be read: {error.strerror}") from error
+    found = zlib.crc32(data)
+    if len(data) != body.length or found != body.checksum:
+        raise EventWrong(
+            event, f"its body in {body.file or 'the log'} is damaged",
+            expected=f"{body.length} bytes of checksum {body.checksum:08x}",
+            found=f"{len(data)} bytes of checksum {found:08x}",
+        )  # fmt: skip
+    return data
+
+
+def records(body: Body, root: str | None, schema: pa.Schema | None, event: str = "") -> pa.Table:
+    """Return the records of a body: of a port's schema, or with a schema of its own."""
+    data = pa.py_buffer(bytes_of(body, root, event))
+    try:
+        if schema is None:
+            with ipc.open_stream(data) as stream:
+                return stream.read_all()
+        return pa.Table.from_batches([ipc.read_record_batch(data, schema)])
+    except (pa.ArrowException, OSError) as error:
+        raise EventWrong(event, f"its body holds no records of its schema: {error}") from error
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 from clew.errors import ClewError
 from clew.ids import EventId, Port
 from clew.model.certificate import Certificate, Finding, Mistake, Sent, Taken, undecided, wrong
-from clew.model.windows import Course, Event, Label, courses, label_of
+from clew.model.declared import courses, label_of, late_functions
+from clew.model.windows import Course, Event, Label, NotDeclared, Records
 from clew.pipeline.graph import OperatorSpec
 
 #: For an event of a receiver's port, what its course needs to know of the records.
@@ -33,6 +34,8 @@ class Claim:
     #: Events in the order in which they were taken: (input port, first, count).
     spans: tuple[tuple[str, int, int], ...]
     state: Any = None
+    #: Which records of its events it has, where the key does not tell.
+    records: Records | None = None
     #: By output port: (first event, count).
     outputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -51,6 +54,18 @@ class _Open:
         else:
             self.spans.append((port, number, 1))
 
+    def absorb(self, other: "_Open") -> list[tuple[str, int]]:
+        """Take in the events of another one, which has the same port; return those that were not here."""
+        here, there = self.events(), other.events()
+        new = [event for event in there if event not in set(here)]
+        self.spans = []
+        for port, number in sorted({*here, *there}, key=lambda event: event[1]):
+            self.add(port, number)
+        return new
+
+    def events(self) -> list[tuple[str, int]]:
+        return [(port, number) for port, first, count in self.spans for number in range(first, first + count)]
+
 
 class Replay:
     """One operator's course through the run."""
@@ -60,6 +75,11 @@ class Replay:
         self._log = certificate
         self._facts_of = facts_of
         self._courses = courses(spec)
+        self._late = late_functions(spec)
+        #: Input Sets of late records that the last event has opened, and which records these are.
+        self._missed: dict[Label, Records] = {}
+        #: Events that joined a further Input Set: (input port, number, Input Set).
+        self._rejoined: set[tuple[str, int, int]] = set()
         self._open: dict[Label, _Open] = {}
         self._last_set = 0
         self._outputs = {port: _Lineage(certificate, Port(spec.name, port)) for port in spec.outputs}
@@ -85,11 +105,13 @@ class Replay:
 
     def _course(self) -> Iterator[Claim]:
         waiting = set(self._spec.inputs)
-        for taken, event, end in self._merged():
+        for seq, taken, event, end in self._merged():
             self.events += 1
-            if taken.seq != self.events:
-                self._wrong(f"took event number {taken.seq} where number {self.events} was due", event)
-            if end:
+            if seq != self.events:
+                self._wrong(f"took event number {seq} where number {self.events} was due", event)
+            if taken is None:
+                self._decide(end)
+            elif end:
                 if taken.sets:
                     self._wrong("the end of a stream belongs to no Input Set", event, found=_numbers(taken.sets))
                 waiting.discard(event.port)
@@ -102,12 +124,22 @@ class Replay:
             self._wrong(f"has not taken the end of {', '.join(sorted(waiting))}")
         yield from self._close(lambda course: course.rest())
 
-    def _merged(self) -> Iterator[tuple[Taken, Event, bool]]:
-        """Yield the events of all ports in the order in which they were taken."""
+    def _merged(self) -> Iterator[tuple[int, Any, Any, Any]]:
+        """Yield what all ports took, and what the clock decided, in order: (number, taken, event, end or decision)."""
         streams = [self._port(port, sender) for port, sender in self._spec.inputs.items()]
-        return heapq.merge(*streams, key=lambda item: item[0].seq)
+        decisions = ((seq, None, None, decision) for seq, decision in self._log.decisions(self._spec.name))
+        return heapq.merge(*streams, decisions, key=lambda item: item[0])
 
-    def _port(self, port: str, sender: Port) -> Iterator[tuple[Taken, Event, bool]]:
+    def _decide(self, decision: Any) -> None:
+        """Follow a decision, of each course that it is about; whether it was time for it nobody can say."""
+        own = {"": decision} if self._spec.general is not None else decision
+        try:
+            for name, part in own.items():
+                self._courses[name].decide(part)
+        except (NotDeclared, KeyError, TypeError, AttributeError):
+            self._wrong("the clock made it decide what it cannot decide", found=f"{decision}")
+
+    def _port(self, port: str, sender: Port) -> Iterator[tuple[int, Taken, Event, bool]]:
         """Hold what a port took against what its sender sent: all of it, in channel order, once."""
         sent = self._log.sent(sender)
         taken = self._log.taken(Port(self._spec.name, port))
@@ -121,20 +153,36 @@ class Replay:
             if one.number != number or row.number != number:
                 about, found = str(EventId(sender, number)), f"sent #{row.number}, taken #{one.number}"
                 self._wrong("events are not consecutive", about=about, expected=f"#{number}", found=found)
-            yield one, Event(port, number, row.rows, row.size, facts), row.end
+            yield one.seq, one, Event(port, number, row.rows, row.size, facts), row.end
 
     def _assign(self, event: Event, logged: tuple[int, ...]) -> None:
         expected: list[int] = []
         for name, course in self._courses.items():
             seen = event if self._spec.general is not None or event.facts is None else _own_facts(event, name)
-            for key in course.take(seen, logged[len(expected) :]):
-                expected.append(self._join(label_of(self._spec, name, key), event))
+            keys = self._taken(course, seen, logged[len(expected) :])
+            for gone, into in course.absorbed():
+                self._absorb(label_of(self._spec, name, gone), label_of(self._spec, name, into))
+            if course.missed and name in self._late:
+                label = (self._late[name], (event.port, event.number))
+                self._missed[label] = {(event.port, event.number): course.missed}
+                expected.append(self._join(label, event))
+            expected += [self._join(label_of(self._spec, name, key), event) for key in keys]
         if tuple(expected) != logged:
             self._wrong(
                 "is in other Input Sets than its windows say", event,
                 input_set=next((number for number in (*logged, *expected) if number not in expected), expected[0]),
                 expected=_numbers(expected), found=_numbers(logged),
             )  # fmt: skip
+
+    def _taken(self, course: Course, event: Event, logged: tuple[int, ...]) -> Sequence[Any]:
+        try:
+            return course.take(event, logged)
+        except NotDeclared:
+            self._wrong("was taken before the clock had said what time it was", event)
+
+    def _absorb(self, gone: Label, into: Label) -> None:
+        target = self._open[into]
+        self._rejoined |= {(*event, target.number) for event in target.absorb(self._open.pop(gone))}
 
     def _join(self, label: Label, event: Event) -> int:
         if label not in self._open:
@@ -144,19 +192,23 @@ class Replay:
         return self._open[label].number
 
     def _close(self, ask: Callable[[Course], Sequence[Any]]) -> Iterator[Claim]:
+        for label, records in self._missed.items():
+            yield self._claim(label, self._open.pop(label), None, records)
+        self._missed = {}
         for name, course in self._courses.items():
             for key in ask(course):
                 label = label_of(self._spec, name, key)
                 if label not in self._open:
                     continue
-                yield self._claim(label, self._open.pop(label), course.state())
+                state = course.state(key)
+                yield self._claim(label, self._open.pop(label), state, course.records(key))
 
-    def _claim(self, label: Label, closed: _Open, state: Any) -> Claim:
+    def _claim(self, label: Label, closed: _Open, state: Any, records: Records | None) -> Claim:
         if state is not None:
             self._check_state(closed, state)
         outputs = {port: lineage.of(closed.number) for port, lineage in self._outputs.items()}
         function, key = label
-        return Claim(self._spec.name, closed.number, function, key, tuple(closed.spans), state, outputs)
+        return Claim(self._spec.name, closed.number, function, key, tuple(closed.spans), state, records, outputs)
 
     def _check_state(self, closed: _Open, state: Any) -> None:
         number, logged = next(self._states, (None, None))
@@ -179,11 +231,33 @@ class Replay:
             self._wrong(f"Input Set {done + 1} was never set to done", input_set=done + 1)
         if done > self._last_set:
             self._wrong("has more Input Sets than it should", expected=f"{self._last_set}", found=f"{done} done")
+        self._check_rejoined()
+        self._check_late()
         if (left := next(self._states, None)) is not None:
             self._wrong("a global state was logged for an Input Set that saw none", input_set=left[0])
         for lineage in self._outputs.values():
             if (finding := lineage.finish()) is not None:
                 raise Mistake(finding)
+
+    def _check_rejoined(self) -> None:
+        """Sessions that became one have the events of both; nothing else joins an Input Set later."""
+        found = {
+            (port, number, input_set)
+            for port in self._spec.inputs
+            for number, input_set in self._log.rejoined(Port(self._spec.name, port))
+        }
+        for port, number, input_set in sorted(found ^ self._rejoined):
+            joined = (port, number, input_set) in found
+            fact = "joined an Input Set later that it does not belong to" if joined else "did not join an Input Set"
+            self._wrong(fact, about=str(EventId(self._spec.inputs[port], number)), input_set=input_set)
+
+    def _check_late(self) -> None:
+        """As many records were counted as late as are."""
+        counted = self._log.late(self._spec.name)
+        for name, course in self._courses.items():
+            if counted.get(name, 0) != course.late:
+                fact = f"{name} counted other records as late than came late"
+                self._wrong(fact, expected=f"{course.late}", found=f"{counted.get(name, 0)}")
 
     def _wrong(self, fact: str, event: Event | None = None, **rest: Any) -> NoReturn:
         name = str(EventId(self._spec.inputs[event.port], event.number)) if event else rest.pop("about", "")

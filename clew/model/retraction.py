@@ -7,20 +7,30 @@ content, what the log holds at the end, and nothing may be fixed twice.
 
 import zlib
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from clew.ids import EventId, Port
-from clew.model.certificate import Body, Certificate, Finding, Mistake, may_be_collected, undecided, wrong
+from clew.model.certificate import Body, Certificate, EventWrong, Finding, Mistake, undecided, wrong
 from clew.trace import TraceStep
 
 
 @dataclass
 class _Seen:
-    """How far a port, or a connection, was fixed by the steps so far, and each span with its digest."""
+    """What of a port, or of a connection, the steps so far have fixed: spans with their digests, in order."""
 
-    upto: int = 0
     spans: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def fix(self, first: int, count: int, digest: int) -> bool:
+        """Add a span; False where part of it was fixed before."""
+        at = bisect_left(self.spans, (first,))
+        if at and sum(self.spans[at - 1][:2]) > first:
+            return False
+        if at < len(self.spans) and first + count > self.spans[at][0]:
+            return False
+        self.spans.insert(at, (first, count, digest))
+        return True
 
 
 @dataclass
@@ -31,20 +41,32 @@ class _Observed:
     writes: dict[Port, _Seen] = field(default_factory=dict)
     #: The last write action that was performed, by connection.
     performed: dict[Port, int] = field(default_factory=dict)
+    #: The last incarnation of each operator that any step told of.
+    incarnations: dict[str, int] = field(default_factory=dict)
 
     def step(self, step: TraceStep) -> None:
+        late = self._is_late(step)
         if step.kind == "committed":
             for name, first, count, digest in step.what.get("sent", ()):
                 _fix(self.events, Port(step.operator, name), first, count, digest, "event")
             for name, first, count, digest in step.what.get("writes", ()):
-                _fix(self.writes, Port(step.operator, name), first, count, digest, "write action")
+                connection = Port(step.operator, name)
+                _fix(self.writes, connection, first, count, digest, "write action")
+                if not late and first <= self.performed.get(connection, 0):
+                    raise Mistake(_unlogged(connection, first))
         elif step.kind == "written":
-            self._perform(Port(step.operator, step.what["connection"]), step.what["first"] + step.what["count"] - 1)
+            connection, last = Port(step.operator, step.what["connection"]), step.what["first"] + step.what["count"] - 1
+            self.performed[connection] = max(last, self.performed.get(connection, 0))
 
-    def _perform(self, connection: Port, last: int) -> None:
-        if connection in self.writes and last > self.writes[connection].upto:
-            raise Mistake(_unlogged(connection, last))
-        self.performed[connection] = max(last, self.performed.get(connection, 0))
+    def _is_late(self, step: TraceStep) -> bool:
+        """Say whether a step is told by a process that was taken over: what it did came before what others told.
+
+        A process that is killed or frozen between a commit and the step that tells of it has logged all the same.
+        """
+        last = self.incarnations.get(step.operator, 0)
+        own = step.what.get("incarnation", last)
+        self.incarnations[step.operator] = max(last, own)
+        return bool(own < last)
 
 
 def check_trace(certificate: Certificate, steps: Iterable[TraceStep]) -> list[Finding]:
@@ -59,7 +81,11 @@ def check_trace(certificate: Certificate, steps: Iterable[TraceStep]) -> list[Fi
         _compare(certificate, observed)
     except Mistake as mistake:
         return [mistake.finding]
-    if any_ and not own:
+    except EventWrong as error:
+        return [error.finding("trace")]
+    if not any_:
+        return [undecided("trace", "the trace is empty: it tells nothing")]
+    if not own:
         return [undecided("trace", f"the trace tells nothing of run {certificate.run}")]
     return []
 
@@ -75,12 +101,9 @@ def _of_run(steps: Iterable[TraceStep], run: str) -> Iterator[tuple[TraceStep, b
 
 
 def _fix(seen: dict[Port, _Seen], port: Port, first: int, count: int, digest: int, what: str) -> None:
-    known = seen.setdefault(port, _Seen(first - 1))
-    if first <= known.upto:
+    if not seen.setdefault(port, _Seen()).fix(first, count, digest):
         fact = f"{what} {EventId(port, first)} was logged twice: what was seen of it was taken back"
         raise Mistake(wrong(port.operator, fact, event=str(EventId(port, first))))
-    known.upto = first + count - 1
-    known.spans.append((first, count, digest))
 
 
 def _compare(certificate: Certificate, observed: _Observed) -> None:
@@ -108,9 +131,9 @@ def _same_writes(certificate: Certificate, connection: Port, observed: _Observed
     spans = iter(observed.writes.get(connection, _Seen()).spans)
     span = next(spans, None)
     bodies: list[Body] = []
-    last = None
+    last = certificate.collected_writes(connection)
     for write in certificate.writes(connection):
-        last = write.number
+        last = max(last, write.number)
         while span is not None and span[0] + span[1] <= write.number:
             span, bodies = next(spans, None), []
         if span is None or write.number < span[0]:
@@ -122,9 +145,7 @@ def _same_writes(certificate: Certificate, connection: Port, observed: _Observed
                 f"write actions {EventId(connection, span[0])} to #{write.number} are not those that were logged first"
             )
             raise Mistake(wrong(connection.operator, fact))
-    if last is None and may_be_collected(certificate, connection):
-        return
-    if observed.performed.get(connection, 0) > (last or 0):
+    if observed.performed.get(connection, 0) > last:
         raise Mistake(_unlogged(connection, observed.performed[connection]))
 
 

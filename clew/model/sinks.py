@@ -4,7 +4,6 @@ import os
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -28,15 +27,16 @@ from clew.model.holdings import (
     Scattered,
     Written,
 )
-from clew.model.interpret import records
-from clew.model.outside import file_written, files_written, other_runs
-from clew.model.read import Unreadable
+from clew.model.outside import file_written, files_written, is_missing, other_runs, place_of
+from clew.model.read import Unreadable, records
 from clew.model.values import Misfit
 from clew.model.work import Compute
-from clew.model.writes import gone
 from clew.pipeline.contracts import FilesHeld, Held, RowsHeld
 from clew.pipeline.graph import Graph
 from clew.pipeline.schema import fixed
+
+#: How often the records of a place are gone through to explain what differs.
+MOST_BUCKETS = 32
 
 #: How many write actions one piece of work compares, and after how many bytes it has enough.
 CHUNK_WRITES = 50
@@ -58,12 +58,19 @@ def check_sinks(graph: Graph, certificate: Certificate, compute: Compute, verdic
     places: dict[Any, list[_Writer]] = {}
     for spec in graph.operators.values():
         for name, sink in spec.sinks.items():
-            port, held = Port(spec.name, name), sink.holds()
+            port = Port(spec.name, name)
+            try:
+                held = sink.holds()
+            except Exception as error:
+                # Somebody's own code may fail in any way.
+                fact = f"holds() of {sink.describe()} fails: {type(error).__name__}: {error}"
+                verdict.findings.append(undecided(spec.name, fact))
+                continue
             if held is None:
                 fact = f"what {sink.describe()} holds cannot be read by anybody else"
                 verdict.findings.append(undecided(spec.name, fact))
             else:
-                writer = _Writer(port, held, bool(gone(certificate, port)))
+                writer = _Writer(port, held, certificate.collected_writes(port) > 0)
                 places.setdefault(_place(held, port), []).append(writer)
     for writers in places.values():
         kind = _Files if isinstance(writers[0].held, FilesHeld) else _Table
@@ -73,7 +80,7 @@ def check_sinks(graph: Graph, certificate: Certificate, compute: Compute, verdic
 def _place(held: Held, port: Port) -> Any:
     """Return what two connections have in common when they write to one place; files are known by their writer."""
     if isinstance(held, RowsHeld):
-        return held.database, held.table
+        return place_of(held)
     return port if isinstance(held, FilesHeld) or type(held).__hash__ is None else held
 
 
@@ -94,7 +101,7 @@ class _Place:
         try:
             self._check()
         except EventWrong as error:
-            self._add(wrong(self._operator, error.what, event=error.event))
+            self._add(error.finding(self._operator))
         except Misfit as error:
             self._add(wrong(self._operator, f"{self._where} holds what nobody can have written: {error}"))
         except ClewError as error:
@@ -216,11 +223,15 @@ class _Table(_Place):
             return
         expected = _sorted(self._expected(schema, key))
         holding = Holding(self._writers[0].held, schema)
+        if expected and isinstance(holding.held, RowsHeld) and is_missing(holding.held):
+            fact = f"{self._where} is not there, and {_many(len(expected), 'record')} {_are(len(expected))} to be in it"
+            self._add(wrong(self._operator, fact))
+            return
         (held,) = self._compute.map([Numbers(holding)])
         found = _sorted(held)
         self._verdict.count("sink records", len(found))
         if expected != found:
-            self._explain(holding, key, frozenset(islice(_differing(expected, found), MOST)))
+            self._explain(holding, key, frozenset(_differing(expected, found)))
 
     def _key(self) -> tuple[str, ...]:
         keys = [writer.held.key for writer in self._writers if not isinstance(writer.held, FilesHeld)]
@@ -248,13 +259,34 @@ class _Table(_Place):
         return array("Q", last.values())
 
     def _explain(self, holding: Holding, key: tuple[str, ...], differ: frozenset[int]) -> None:
-        """Fetch the records whose numbers differ; some differ only in how floats were rounded."""
+        """Fetch the records whose numbers differ; some differ only in how floats were rounded.
+
+        As many at a time as can be held, in buckets, up to the first in which something is wrong.
+        """
+        buckets = -(-len(differ) // (MOST // 2))
+        before = len(self._verdict.findings)
+        for bucket in range(min(buckets, MOST_BUCKETS)):
+            self._explain_bucket(holding, key, (differ, bucket, buckets))
+            if len(self._verdict.findings) > before:
+                return
+        if buckets > MOST_BUCKETS:
+            fact = f"{_many(len(differ), 'record')} of {self._where} differ, if only in how floats were rounded"
+            self._add(undecided(self._operator, f"{fact}: too many to be held against each other"))
+
+    def _explain_bucket(self, holding: Holding, key: tuple[str, ...], of: tuple[frozenset[int], int, int]) -> None:
         names = holding.schema.names
-        works = (Fetch(written, differ) for written in self._written(holding.schema))
-        written = [one for part in self._compute.map(works) for one in part]
-        (there,) = self._compute.map([Fetch(holding, differ)])
+        works = (Fetch(written, *of, key) for written in self._written(holding.schema))
+        parts = list(self._compute.map(works))
+        written = [one for part in parts for one in part]
+        (there,) = self._compute.map([Fetch(holding, *of, key)])
         rows = [row for _, row in written]
         missing, extra = unmatched(fold(rows, names, key) if key else rows, (row for _, row in there))
+        # Those that were not fetched may be the counterparts of what has none.
+        all_there, all_written = len(there) < MOST, all(len(part) < MOST for part in parts)
+        if not ((missing and all_there) or (extra and all_written) or (all_there and all_written)):
+            fact = f"more than {MOST} records of {self._where} differ in their floats alone: too many to be compared"
+            self._add(undecided(self._operator, fact))
+            return
         origins = {repr(row): origin for origin, row in reversed(written)}
         others = other_runs(holding.held, self._log.run) if isinstance(holding.held, RowsHeld) else 0
         if missing:

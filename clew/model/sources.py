@@ -8,8 +8,9 @@ from clew.ids import Port
 from clew.model.certificate import Certificate, EventWrong, Finding, Verdict, undecided, wrong
 from clew.model.compare import shown
 from clew.model.evidence import stretches
-from clew.model.holdings import FetchOne, Holding, Logged, Numbers, ReadSlice, Records, Slice
+from clew.model.holdings import EventsLogged, FetchOne, Holding, Numbers, ReadSlice, Records, Slice
 from clew.model.outside import files_of
+from clew.model.read import Unreadable
 from clew.model.replay import check_sent
 from clew.model.work import Compute, Intact, Stretch
 from clew.pipeline.contracts import FilesHeld, Held, Replayable
@@ -26,17 +27,25 @@ def check_source(spec: OperatorSpec, certificate: Certificate, compute: Compute,
     if gone:
         verdict.findings.append(undecided(spec.name, f"events {port}#1 to #{gone} were collected"))
         return
-    count, finding = check_sent(certificate.sent(port), port)
-    verdict.count("events", count)
-    if finding is not None:
-        verdict.findings.append(finding)
-        return
     try:
+        count, finding = check_sent(certificate.sent(port), port)
+        verdict.count("events", count)
+        if finding is not None:
+            verdict.findings.append(finding)
+            return
         verdict.findings += _Source(spec, certificate, compute, verdict).check()
     except EventWrong as error:
-        verdict.findings.append(wrong(spec.name, error.what, event=error.event))
+        verdict.findings.append(error.finding(spec.name))
     except ClewError as error:
         verdict.findings.append(undecided(spec.name, f"what the source holds cannot be read: {error}"))
+
+
+def _held(spec: OperatorSpec) -> Held | None:
+    try:
+        return spec.source.holds() if spec.source is not None else None
+    except Exception as error:
+        # Somebody's own code may fail in any way.
+        raise Unreadable(f"its holds() fails: {type(error).__name__}: {error}") from error
 
 
 class _Source:
@@ -45,7 +54,7 @@ class _Source:
     def __init__(self, spec: OperatorSpec, certificate: Certificate, compute: Compute, verdict: Verdict) -> None:
         self._spec = spec
         self._source = spec.source
-        self._held = spec.source.holds() if spec.source is not None else None
+        self._held = _held(spec)
         self._log = certificate
         self._compute = compute
         self._verdict = verdict
@@ -69,7 +78,7 @@ class _Source:
 
     def _compare(self) -> Iterator[Finding]:
         index = 0
-        logged = chain.from_iterable(self._compute.map(Numbers(Logged(part)) for part in self._stretches()))
+        logged = chain.from_iterable(self._compute.map(Numbers(EventsLogged(part)) for part in self._stretches()))
         given = chain.from_iterable(numbers for _, numbers in self._read())
         for one, other in zip_longest(logged, given):
             if one != other:
@@ -79,7 +88,7 @@ class _Source:
         self._verdict.count("source records", index)
 
     def _differs(self, index: int) -> Finding:
-        event, found = self._record(((Logged(part), None) for part in self._stretches()), index)
+        event, found = self._record(((EventsLogged(part), None) for part in self._stretches()), index)
         _, expected = self._record(self._read(), index)
         if not event and self._held is not None:
             fact = f"has sent {index} records and the source has more: it has grown since, or they were lost"

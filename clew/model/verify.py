@@ -17,13 +17,14 @@ def verify(
     bodies: str | None,
     *,
     compute: Compute | None = None,
-    trace: Iterable[TraceStep] = (),
+    trace: Iterable[TraceStep] | None = None,
     progress: Callable[[str], None] = lambda operator: None,
 ) -> Verdict:
     """Judge the run whose log is at `url`, with what its sources and sinks hold now."""
     with opened_log(url, graph.name, bodies) as log:
         verdict = Checker(graph, log, compute or Here(graph)).check(progress)
-        verdict.findings += check_trace(log, trace)
+        if trace is not None:
+            verdict.findings += check_trace(log, trace)
         return verdict
 
 

@@ -1,23 +1,28 @@
 """Which events belong together, and when, by what a window declares: written anew, to be held against the log.
 
 A `Course` goes through the events that an operator took, in the order in which it took them, and says for each to
-which Input Sets it belongs and which ones are complete after it.
+which Input Sets it belongs and which ones are complete after it. Windows of event time are in `times.py`.
 """
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from clew.pipeline.graph import OperatorSpec
 from clew.pipeline.operators import Operator
-from clew.pipeline.windows import Batch, Count, Each, Tumbling, Window
 
 #: Which generative function an Input Set is for, and its key.
 Label = tuple[str, Any]
+#: For each event of an Input Set, which of its records belong to it: (input port, number) -> their places.
+Records = Mapping[tuple[str, int], Sequence[int]]
+
+
+class NotDeclared(Exception):
+    """The log says that something was decided which the declaration does not allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,10 @@ class Course(ABC):
 
     #: Whether `facts` of an event's records are needed.
     needs_facts = False
+    #: The records of the event taken last that came too late, by their places.
+    missed: Sequence[int] = ()
+    #: How many records came too late.
+    late = 0
 
     def facts(self, table: pa.Table) -> Any:
         return None
@@ -44,9 +53,17 @@ class Course(ABC):
     def take(self, event: Event, logged: Sequence[int]) -> Sequence[Any]:
         """Return the keys that the event belongs to; `logged` are the Input Sets that the log says, all functions'."""
 
+    def absorbed(self) -> Sequence[tuple[Any, Any]]:
+        """Return the Input Sets that have become part of others with the last event: (gone, into)."""
+        return ()
+
     @abstractmethod
     def complete(self) -> Sequence[Any]:
         """Return the keys that are complete now, in order."""
+
+    def decide(self, decision: Any) -> None:
+        """Follow what the clock made the operator decide; raises NotDeclared where it could not have."""
+        raise NotDeclared
 
     def end(self, port: str) -> None:
         """Learn that a port has ended."""
@@ -55,12 +72,16 @@ class Course(ABC):
         """Return the keys that are complete because all ports have ended, in order."""
         return ()
 
-    def state(self) -> Any:
-        """Return the global state as a generative function would see it now, or None where it sees none."""
+    def state(self, key: Any) -> Any:
+        """Return the global state as the Input Set that is complete sees it, or None where it sees none."""
+        return None
+
+    def records(self, key: Any) -> Records | None:
+        """Return which records the Input Set that is complete has, or None where its key tells."""
         return None
 
 
-class _Each(Course):
+class EachCourse(Course):
     def __init__(self) -> None:
         self._taken = 0
 
@@ -72,7 +93,7 @@ class _Each(Course):
         return (self._taken,)
 
 
-class _Count(Course):
+class CountCourse(Course):
     def __init__(self, size: int) -> None:
         self._size = size
         self._taken = 0
@@ -90,7 +111,7 @@ class _Count(Course):
         return (full,) if left else ()
 
 
-class _Batch(Course):
+class BatchCourse(Course):
     """A turn's events: any cut into stretches is right, so the log's own cut is followed."""
 
     def __init__(self) -> None:
@@ -113,43 +134,84 @@ class _Batch(Course):
         return (*self.complete(), *(() if current is None else (current,)))
 
 
-class _Tumbling(Course):
-    needs_facts = True
+class EveryCourse(Course):
+    """A stretch of the clock's time: which it was is the log's to say, but it never goes back."""
 
-    def __init__(self, window: Tumbling, ports: Sequence[str]) -> None:
-        self._window = window
-        self._latest: dict[str, int | None] = dict.fromkeys(ports)
-        self._open: list[int] = []
-
-    def facts(self, table: pa.Table) -> Any:
-        return sorted(set(starts(self._window, table)))
+    def __init__(self) -> None:
+        self._now: int | None = None
+        self._open = False
+        self._closed: list[Any] = []
 
     def take(self, event: Event, logged: Sequence[int]) -> Sequence[Any]:
-        windows: list[int] = event.facts
-        if windows:
-            latest = self._latest[event.port]
-            self._latest[event.port] = max(windows[-1], windows[-1] if latest is None else latest)
-        self._open += [start for start in windows if start not in self._open]
-        return windows
+        if self._now is None:
+            raise NotDeclared
+        self._open = True
+        return (self._now,)
+
+    def decide(self, decision: Any) -> None:
+        if not isinstance(decision, int) or (self._now is not None and decision <= self._now):
+            raise NotDeclared
+        if self._open:
+            self._closed.append(self._now)
+        self._now, self._open = decision, False
 
     def complete(self) -> Sequence[Any]:
-        latest = list(self._latest.values())
-        if not latest or any(start is None for start in latest):
-            return ()
-        bound = min(start for start in latest if start is not None)
-        done = sorted(start for start in self._open if start < bound)
-        self._open = [start for start in self._open if start >= bound]
-        return done
-
-    def end(self, port: str) -> None:
-        del self._latest[port]
+        closed, self._closed = self._closed, []
+        return closed
 
     def rest(self) -> Sequence[Any]:
-        left, self._open = self._open, []
-        return left
+        return (self._now,) if self._open else ()
 
 
-class _General(Course):
+class CountByCourse(Course):
+    """So many records of each key, record by record."""
+
+    needs_facts = True
+
+    def __init__(self, size: int, columns: Sequence[str]) -> None:
+        self._size = size
+        self._columns = columns
+        self._made = 0
+        #: By key: the Input Set that is being filled, and how many records it has.
+        self._filling: dict[str, tuple[int, int]] = {}
+        self._records: dict[int, dict[tuple[str, int], list[int]]] = {}
+        self._full: list[int] = []
+
+    def facts(self, table: pa.Table) -> Any:
+        return keys_of(table, self._columns)
+
+    def take(self, event: Event, logged: Sequence[int]) -> Sequence[Any]:
+        joined: list[int] = []
+        # The keys of an event come in the order of their first records.
+        for key in dict.fromkeys(event.facts):
+            for place in [place for place, other in enumerate(event.facts) if other == key]:
+                joined.append(self._add(key, (event.port, event.number), place))
+        return list(dict.fromkeys(joined))
+
+    def _add(self, key: str, event: tuple[str, int], place: int) -> int:
+        if key not in self._filling:
+            self._made += 1
+            self._filling[key] = (self._made, 0)
+        number, count = self._filling[key]
+        self._records.setdefault(number, {}).setdefault(event, []).append(place)
+        self._filling[key] = (number, count + 1)
+        if count + 1 == self._size:
+            self._full.append(number)
+            del self._filling[key]
+        return number
+
+    def complete(self) -> Sequence[Any]:
+        full, self._full = self._full, []
+        return full
+
+    def rest(self) -> Sequence[Any]:
+        return sorted(number for number, _ in self._filling.values())
+
+    def records(self, key: Any) -> Records | None:
+        return self._records.pop(key)
+
+
+class GeneralCourse(Course):
     """A user's own operator: its `assign` and `ready` are part of the declaration."""
 
     def __init__(self, operator: Operator) -> None:
@@ -173,7 +235,12 @@ class _General(Course):
     def rest(self) -> Sequence[Any]:
         return self._close(self._operator.flush(self._state, list(self._open)))
 
-    def state(self) -> Any:
+    def decide(self, decision: Any) -> None:
+        if type(self._operator).tick is Operator.tick:
+            raise NotDeclared
+        self._operator.tick(decision, self._state)
+
+    def state(self, key: Any) -> Any:
         return deepcopy(self._state) if self._sees_state else None
 
     def _close(self, keys: Sequence[Any]) -> Sequence[Any]:
@@ -182,52 +249,14 @@ class _General(Course):
         return done
 
 
-def courses(spec: OperatorSpec) -> dict[str, Course]:
-    """Return the courses of an operator by function; a general operator has one for all its functions, named ""."""
-    if spec.general is not None:
-        return {"": _General(spec.general)}
-    if not spec.functions:
-        return {"write": _Batch()}
-    return {function.name: _course(function.window, tuple(spec.inputs)) for function in spec.functions}
+def keys_of(table: pa.Table, columns: Sequence[str]) -> list[str]:
+    """Return the text of each record's key: the JSON of its values."""
+    rows = zip(*(table.column(name).to_pylist() for name in columns))
+    return [json.dumps(row, default=_plain, ensure_ascii=False, separators=(",", ":")) for row in rows]
 
 
-def label_of(spec: OperatorSpec, course: str, key: Any) -> Label:
-    """Return the label of a key of a course."""
-    if course or spec.general is None:
-        return course, key
-    names = spec.general.functions
-    return (key[0], key[1]) if len(names) > 1 else (names[0], key)
-
-
-def _course(window: Window, ports: Sequence[str]) -> Course:
-    match window:
-        case Each():
-            return _Each()
-        case Batch():
-            return _Batch()
-        case Count(size):
-            return _Count(size)
-        case Tumbling():
-            return _Tumbling(window, ports)
-    raise TypeError(f"{window!r} has no meaning in the model; write its course in clew/model/windows.py")
-
-
-def starts(window: Tumbling, table: pa.Table) -> list[int]:
-    """Return for each record the start of the interval that its time falls into."""
-    times = table.column(window.on)
-    if not pa.types.is_integer(times.type):
-        times = times.cast(pa.timestamp("us", getattr(times.type, "tz", None))).cast(pa.int64())
-    return [time // window.step * window.step for time in times.to_pylist()]
-
-
-def of_window(window: Window, table: pa.Table, key: Any) -> pa.Table:
-    """Return the records that a function sees of an Input Set: those of its window, with the window's bounds."""
-    if not isinstance(window, Tumbling):
-        return table
-    kind = table.schema.field(window.on).type
-    bound = pa.int64() if pa.types.is_integer(kind) else pa.timestamp("us", getattr(kind, "tz", None))
-    within = [index for index, start in enumerate(starts(window, table)) if start == key]
-    table = table.take(pa.array(within, pa.int64()))
-    for name, at in (("window_start", key), ("window_end", key + window.step)):
-        table = table.append_column(name, pa.array([at] * table.num_rows, pa.int64()).cast(bound))
-    return table
+def _plain(value: Any) -> str:
+    """Write what JSON has no form for: times as ISO 8601, bytes as hexadecimal digits, decimals by their digits."""
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value.isoformat() if hasattr(value, "isoformat") else value)

@@ -15,9 +15,11 @@ import pyarrow as pa
 from clew.ids import EventId, Port
 from clew.model.certificate import Body, EventWrong, Finding, wrong
 from clew.model.compare import number_of, numbers_of, rows_of, same_rows, shown, unmatched
-from clew.model.interpret import Frames, Given, Made, as_sent, bytes_of, interpret, interpret_rows, records
+from clew.model.declared import courses
+from clew.model.interpret import Frames, Given, Made, as_sent, interpret, interpret_rows
+from clew.model.read import bytes_of, records
 from clew.model.replay import Claim
-from clew.model.windows import Course, courses
+from clew.model.windows import Course
 from clew.pipeline.graph import Graph, OperatorSpec
 
 
@@ -135,7 +137,7 @@ class Recompute:
                 again = next(made)
                 finding = self._compare(spec, one, again, partial(self.again, spec, one, frames))
             except EventWrong as error:
-                finding = wrong(self.operator, error.what, event=error.event, input_set=one.claim.input_set)
+                finding = error.finding(self.operator, input_set=one.claim.input_set)
             except Exception as error:
                 finding = _failed(spec, one.claim, error)
             if finding is not None:
@@ -166,7 +168,9 @@ class Recompute:
         answers = {
             name: [records(body, self.root, None, name) for body in found] for name, found in one.answers.items()
         }
-        return Given(spec, claim.function, claim.key, claim.input_set, events, self.inputs, claim.state, answers)
+        return Given(
+            spec, claim.function, claim.key, claim.input_set, events, self.inputs, claim.state, answers, claim.records
+        )
 
     def _input(self, spec: OperatorSpec, one: Evidence, port: str, number: int) -> pa.Table:
         event = str(EventId(spec.inputs[port], number))

@@ -3,23 +3,12 @@
 from typing import Any
 
 from clew.ids import EventId, Port
-from clew.model.certificate import Certificate, Logged, Mistake, may_be_collected, undecided, wrong
+from clew.model.certificate import Certificate, Logged, Mistake, undecided, wrong
 from clew.model.compare import rows_of, same_rows, shown
-from clew.model.interpret import records
+from clew.model.read import records
 from clew.model.replay import Claim
 from clew.model.work import Compute, Recompute, Recomputed, Rewrite, digest
 from clew.pipeline.graph import OperatorSpec
-
-#: More write actions than any connection has.
-_ALL = 1 << 60
-
-
-def gone(certificate: Certificate, connection: Port) -> int:
-    """Return how many of a connection's write actions are gone because they were collected: its first ones."""
-    if not may_be_collected(certificate, connection):
-        return 0
-    first = next(certificate.writes(connection), None)
-    return _ALL if first is None else first.number - 1
 
 
 class WriteLog:
@@ -28,7 +17,7 @@ class WriteLog:
     def __init__(self, certificate: Certificate, connection: Port) -> None:
         self._connection = connection
         self._log = certificate
-        self._gone = gone(certificate, connection)
+        self._gone = certificate.collected_writes(connection)
         self._writes = certificate.writes(connection)
         self._number = 0
 
@@ -56,8 +45,7 @@ class WriteLog:
     def finish(self) -> None:
         """Check that there is no further write action."""
         if self._gone and self._number:
-            upto = "all of them" if self._gone == _ALL else f"#1 to #{self._gone}"
-            fact = f"write actions of {self._connection} were collected: {upto}"
+            fact = f"write actions of {self._connection} were collected: #1 to #{self._gone}"
             raise Mistake(undecided(self._connection.operator, fact))
         left = next(self._writes, None)
         if left is not None:
@@ -66,7 +54,7 @@ class WriteLog:
 
     def finish_unknown(self) -> None:
         """Check that all write actions are there, whatever made them."""
-        self._number = 0 if self._gone == _ALL else self._gone
+        self._number = self._gone
         for write in self._writes:
             self._number += 1
             if write.number != self._number:

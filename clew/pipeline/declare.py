@@ -3,33 +3,35 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import fields, replace
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
 
 from clew.errors import GraphError, TypeRefused
 from clew.ids import Port
 from clew.pipeline.contracts import Connection, Sink, Source
-from clew.pipeline.graph import Capacity, Generative, Graph, OperatorSpec, Settings, Style, build
+from clew.pipeline.functions import OnPandas, Sql
+from clew.pipeline.graph import (
+    Capacity,
+    Generative,
+    Graph,
+    OperatorSpec,
+    Settings,
+    Style,
+    build,
+    late_function,
+)
 from clew.pipeline.location import caller
 from clew.pipeline.operators import Operator
+from clew.pipeline.records import Filter, PerRecord, Verb, check_returns, record_type, schema_of
 from clew.pipeline.schema import fixed
-from clew.pipeline.windows import Each, Window
+from clew.pipeline.verbs import Stream
+from clew.pipeline.windows import Batch, Each, Window
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-
-
-@dataclass(frozen=True)
-class Stream:
-    """An output port that other operators may read from."""
-
-    port: Port
-
-    def __getitem__(self, name: str) -> "Stream":
-        """Return another output port of the same operator."""
-        return Stream(Port(self.port.operator, name))
+_SETTINGS = tuple(field.name for field in fields(Settings))
 
 
 class Pipeline:
@@ -57,7 +59,7 @@ class Pipeline:
                 schemas=self._schemas(source.schema(), ("out",), where),
             )
         )  # fmt: skip
-        return Stream(Port(name, "out"))
+        return Stream(Port(name, "out"), self)
 
     def operator(
         self,
@@ -71,7 +73,7 @@ class Pipeline:
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as an operator and return the function unchanged.
 
-        Its annotation (`pyarrow.Table` or `pyspark.sql.DataFrame`) chooses how it runs. Each
+        Its annotation (`pyarrow.Table`, `pandas.DataFrame` or `pyspark.sql.DataFrame`) chooses how it runs. Each
         parameter receives the records of one input, in the order given here.
         """
         where = caller()
@@ -81,15 +83,11 @@ class Pipeline:
         def declare(function: Function) -> Function:
             self._decorated(where)
             own = name or function.__name__
-            style, parameters = self._inspect(function, own, where)
+            kind, parameters = self._inspect(function, own, where)
             ports = self._inputs(inputs, own, where, parameters)
-            generative = Generative(function.__name__, function, style, window or Each(), sent, row_local)
-            self._add(
-                OperatorSpec(
-                    own, where, self._settings(settings, own, where), ports, sent, (generative,),
-                    schemas=self._schemas(schema, sent, where),
-                )
-            )  # fmt: skip
+            run, how = run_of(function, kind)
+            made = Generative(function.__name__, run, how, window or Each(), sent, row_local)
+            self._declare(own, where, ports, made, settings, schema)
             self._remember(function, own)
             return function
 
@@ -109,12 +107,128 @@ class Pipeline:
         def declare(function: Function) -> Function:
             self._decorated(where)
             own = self._port(operator, where).operator
-            style, parameters = self._inspect(function, own, where)
+            kind, parameters = self._inspect(function, own, where)
             self._check_ports(sent, own, where)
-            self._extend(own, Generative(function.__name__, function, style, window or Each(), sent), parameters, where)
+            run, how = run_of(function, kind)
+            self._extend(own, Generative(function.__name__, run, how, window or Each(), sent), parameters, where)
             return function
 
         return declare
+
+    def map(self, stream: Any, *, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
+        """Declare the decorated function as one that is called with each record; see `Stream.map`."""
+        return self._decorate("map", stream, name, settings)
+
+    def flat_map(self, stream: Any, *, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
+        """Declare the decorated function as one that makes any number of records of each; see `Stream.flat_map`."""
+        return self._decorate("flat_map", stream, name, settings)
+
+    def filter(self, stream: Any, *, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
+        """Declare the decorated function as one that says which records are kept; see `Stream.filter`."""
+        return self._decorate("filter", stream, name, settings)
+
+    def sql(self, name: str, text: str, *, window: Window | None = None, schema: Any = None, **given: Any) -> Stream:
+        """Declare a query as an operator; its tables are the inputs by the names given: `sql("x", "...", paid=paid)`.
+
+        What is named like a setting is one; all others are inputs.
+        """
+        where = caller()
+        settings = {key: given.pop(key) for key in list(given) if key in _SETTINGS}
+        ports = self._inputs(tuple(given.values()), name, where, tuple(given))
+        made = Generative("sql", Sql(text, tuple(given)), "dataframe", window or Batch(), ("out",))
+        return self._declare(name, where, ports, made, settings, schema)
+
+    def per_record(
+        self, verb: Verb, stream: Any, function: Any, name: str | None, settings: Mapping[str, Any]
+    ) -> Stream:
+        """Declare a function of single records; `Stream.map` and its like call this."""
+        where = caller()
+        own = name or self.name_for(stream, function, verb)
+        if verb == "filter" and not callable(function):
+            return self.built(verb, (stream,), Filter(function), Each(), own, settings)
+        given = dict(settings)
+        schema = given.pop("schema", None)
+        run, told = self._record_function(verb, function, own, where)
+        ports = self._inputs((stream,), own, where, ("in",))
+        made = Generative(verb, run, "arrow", Each(), ("out",))
+        return self._declare(own, where, ports, made, given, told if schema is None else schema)
+
+    def built(
+        self,
+        verb: str,
+        inputs: Sequence[Any],
+        function: Callable[..., Any],
+        window: Window,
+        name: str | None,
+        settings: Mapping[str, Any],
+        outputs: tuple[str, ...] = ("out",),
+    ) -> Stream:
+        """Declare one of Clew's own functions, which are deterministic; verbs of streams call this."""
+        where = caller()
+        own = name or self.name_for(inputs[0], None, verb)
+        names = ("in",) if len(inputs) == 1 else tuple(f"in{i + 1}" for i in range(len(inputs)))
+        made = Generative(verb, function, "arrow", window, outputs)
+        ports = self._inputs(inputs, own, where, names)
+        return self._declare(own, where, ports, made, {"deterministic": True, **settings}, None)
+
+    def name_for(self, stream: Any, function: Any, verb: str) -> str:
+        """Return the name of an operator that was given none: its function's, or one made of its input and its verb."""
+        called = getattr(function, "__name__", "<lambda>")
+        if _NAME.fullmatch(called):
+            return str(called)
+        taken = {spec.name for spec in self._specs}
+        base = f"{self._port(stream, caller()).operator}_{verb}"
+        numbered = (f"{base}_{number}" for number in range(2, len(taken) + 3))
+        return next(name for name in (base, *numbered) if name not in taken)
+
+    def _decorate(
+        self, verb: Verb, stream: Any, name: str | None, settings: Mapping[str, Any]
+    ) -> Callable[[Function], Function]:
+        where = caller()
+        self._pending.append(where)
+
+        def declare(function: Function) -> Function:
+            self._decorated(where)
+            made = self.per_record(verb, stream, function, name, settings)
+            self._remember(function, made.port.operator)
+            return function
+
+        return declare
+
+    def _record_function(self, verb: Verb, function: Any, name: str, where: str) -> tuple[Any, pa.Schema | None]:
+        """Read what a function of single records takes and gives from its annotations."""
+        hints = _hints(function)
+        parameters = _parameters(function)
+        try:
+            self._count(name, len(parameters), 1, where)
+            taken = record_type(hints.get(parameters[0])) if parameters else None
+            check_returns(hints.get("return"), verb, name)
+            told = schema_of(hints.get("return"), verb) if verb != "filter" else None
+        except GraphError as error:
+            self._wrong(str(error), where)
+            return function, None
+        return PerRecord(function, verb, taken), told
+
+    def _declare(
+        self,
+        own: str,
+        where: str,
+        ports: dict[str, Port],
+        generative: Generative,
+        settings: Mapping[str, Any],
+        schema: "pa.Schema | Mapping[str, pa.Schema] | None",
+    ) -> Stream:
+        """Add an operator with one generative function; returns its first output."""
+        late = late_function(generative, tuple(ports))
+        self._check_window(generative, own, len(ports), where)
+        sent = generative.outputs
+        self._add(
+            OperatorSpec(
+                own, where, self._settings(settings, own, where), ports, (*sent, *_outputs(late)), (generative, *late),
+                schemas=self._schemas(schema, sent, where),
+            )
+        )  # fmt: skip
+        return Stream(Port(own, sent[0] if sent else "out"), self)
 
     def general(
         self,
@@ -140,7 +254,7 @@ class Pipeline:
                 reads=dict(reads or {}), schemas=self._schemas(schema, sent, where),
             )
         )  # fmt: skip
-        return Stream(Port(name, sent[0] if sent else "out"))
+        return Stream(Port(name, sent[0] if sent else "out"), self)
 
     def sink(self, stream: Any, sink: Sink, *, name: str | None = None, **settings: Any) -> None:
         """Write every event of `stream` to `sink`."""
@@ -151,7 +265,7 @@ class Pipeline:
 
     def port(self, text: str) -> Stream:
         """Return the port written as `operator.port`, also one that is declared later."""
-        return Stream(Port.parse(text))
+        return Stream(Port.parse(text), self)
 
     def graph(self) -> Graph:
         """Check everything and return the pipeline as a value; raises GraphErrors."""
@@ -170,11 +284,21 @@ class Pipeline:
         for index, spec in enumerate(self._specs):
             if spec.name == name:
                 self._count(generative.name, len(parameters), len(spec.inputs), where)
+                self._check_window(generative, name, len(spec.inputs), where)
+                own = (generative, *late_function(generative, tuple(spec.inputs)))
                 self._specs[index] = replace(
-                    spec, functions=(*spec.functions, generative), outputs=(*spec.outputs, *generative.outputs)
+                    spec, functions=(*spec.functions, *own), outputs=(*spec.outputs, *_outputs(own))
                 )
                 return
         self._wrong(f"{generative.name} is declared for unknown operator {name}", where)
+
+    def _check_window(self, generative: Generative, name: str, inputs: int, where: str) -> None:
+        if inputs > 1 and not generative.window.many_ports:
+            self._wrong(
+                f"{generative.window!r} of {name} follows one input, but {inputs} are given; join them before with "
+                "union",
+                where,
+            )
 
     def _generatives(self, operator: Operator, name: str, sent: tuple[str, ...], where: str) -> tuple[Generative, ...]:
         if not isinstance(operator, Operator):
@@ -207,7 +331,7 @@ class Pipeline:
         self._functions.append(function)
 
     def _settings(self, given: Mapping[str, Any], name: str, where: str) -> Settings:
-        known = [field.name for field in fields(Settings)]
+        known = _SETTINGS
         for setting in sorted(set(given) - set(known)):
             self._wrong(f"{name} has no setting {setting}; there are {', '.join(known)}", where)
         settings = Settings(**{setting: value for setting, value in given.items() if setting in known})
@@ -255,37 +379,79 @@ class Pipeline:
         if takes != given:
             self._wrong(f"{what} takes {takes} inputs, but {given} are given", where)
 
-    def _inspect(self, function: Callable[..., Any], name: str, where: str) -> tuple[Style, tuple[str, ...]]:
-        parameters = tuple(inspect.signature(function).parameters)
-        try:
-            hints = get_type_hints(function)
-        except Exception:
-            # Evaluating a user's annotation may fail in any way; its text is then all there is.
-            hints = dict(function.__annotations__)
+    def _inspect(self, function: Callable[..., Any], name: str, where: str) -> tuple[str, tuple[str, ...]]:
+        """Read from a function's annotations how it runs: by the kind of its parameters."""
+        parameters, hints = _parameters(function), _hints(function)
         kinds = {_kind(hints.get(parameter)) for parameter in parameters}
-        style: Style = "dataframe" if kinds == {"DataFrame"} else "arrow"
-        if kinds not in ({"DataFrame"}, {"Table"}):
+        if len(kinds) != 1 or "" in kinds:
             self._wrong(
-                f"the parameters of {function.__name__} must all be annotated, either as pyarrow.Table or as "
-                f"pyspark.sql.DataFrame: the annotation chooses how {name} runs",
+                f"the parameters of {function.__name__} must all be annotated, as pyarrow.Table, as pandas.DataFrame "
+                f"or as pyspark.sql.DataFrame: the annotation chooses how {name} runs",
                 where,
             )
-        return style, parameters
+            return "Table", parameters
+        (kind,) = kinds
+        given = _returned(hints.get("return"))
+        if given and given != kind:
+            self._wrong(
+                f"{function.__name__} takes {_TOLD[kind]} and returns {_TOLD[given]}; it must return what it takes, a "
+                "list of them, or a dict of them by port",
+                where,
+            )
+        return kind, parameters
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        # Some built-in functions do not tell.
+        return ("record",)
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except Exception:
+        # Evaluating a user's annotation may fail in any way; its text is then all there is.
+        return dict(getattr(function, "__annotations__", {}))
+
+
+def run_of(function: Callable[..., Any], kind: str) -> tuple[Callable[..., Any], Style]:
+    """Return what runs a function of some kind, and how."""
+    if kind == "DataFrame":
+        return function, "dataframe"
+    return OnPandas(function) if kind == "pandas" else function, "arrow"
+
+
+def _outputs(functions: Sequence[Generative]) -> tuple[str, ...]:
+    return tuple(port for function in functions for port in function.outputs)
 
 
 #: Whose DataFrame or Table an annotation means; other libraries use the same names.
-_HOMES = {"DataFrame": {"pyspark", "sql", ""}, "Table": {"pyarrow", "pa", ""}}
+_HOMES = {
+    ("DataFrame", "pyspark"): "DataFrame", ("DataFrame", "sql"): "DataFrame", ("DataFrame", ""): "DataFrame",
+    ("DataFrame", "pandas"): "pandas", ("DataFrame", "pd"): "pandas",
+    ("Table", "pyarrow"): "Table", ("Table", "pa"): "Table", ("Table", ""): "Table",
+}  # fmt: skip
+_TOLD = {"DataFrame": "pyspark.sql.DataFrame", "pandas": "pandas.DataFrame", "Table": "pyarrow.Table"}
 
 
 def _kind(hint: Any) -> str:
-    """Return the class name of an annotation that chooses a way to run, without importing pyspark to look at it."""
+    """Return the kind of an annotation that chooses a way to run, without importing pyspark to look at it."""
     if isinstance(hint, str):
         path, _, name = hint.strip("'\" ").rpartition(".")
     else:
         path, name = getattr(hint, "__module__", "?"), getattr(hint, "__name__", "")
     if path.startswith("pyspark.pandas"):
         return ""
-    return name if path.partition(".")[0] in _HOMES.get(name, ()) else ""
+    return _HOMES.get((name, path.partition(".")[0]), "")
+
+
+def _returned(hint: Any) -> str:
+    """Return the kind of what a function returns, also in a list or a dict; "" where its annotation does not tell."""
+    inner = [one for one in get_args(hint) if one not in (str, type(None), ...)]
+    return _kind(inner[0]) if inner else _kind(hint)
 
 
 def _names(names: Sequence[str]) -> tuple[str, ...]:

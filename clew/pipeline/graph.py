@@ -11,7 +11,8 @@ import pyarrow as pa
 from clew.errors import GraphError, GraphErrors
 from clew.ids import Port
 from clew.pipeline.contracts import Connection, Sink, Source
-from clew.pipeline.operators import Operator, OperatorLogic, WindowLogic
+from clew.pipeline.operators import LateRecords, Operator, OperatorLogic, WindowLogic
+from clew.pipeline.schema import fixed
 from clew.pipeline.windows import Batch, Each, Window
 
 Style = Literal["arrow", "dataframe", "general"]
@@ -27,6 +28,28 @@ class Generative:
     window: Window
     outputs: tuple[str, ...]
     row_local: bool = False
+
+
+def late_function(of: Generative, ports: tuple[str, ...]) -> tuple[Generative, ...]:
+    """Return what passes the late records of a function's window on, where it has a port for them.
+
+    With several inputs each has a port of its own, for its records have columns of their own.
+    """
+    port = of.window.late_port
+    if port is None:
+        return ()
+    names = (port,) if len(ports) == 1 else tuple(f"{port}_{name}" for name in ports)
+    return (Generative(f"{of.name}-late", _Pass(names), "arrow", LateRecords(of.window), names),)
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A function that gives the records of each input on an output of its own."""
+
+    ports: tuple[str, ...]
+
+    def __call__(self, *tables: pa.Table) -> dict[str, pa.Table]:
+        return dict(zip(self.ports, tables))
 
 
 @dataclass(frozen=True)
@@ -124,6 +147,11 @@ class Graph:
 
     def receivers(self, sender: Port) -> tuple[Port, ...]:
         return tuple(link.receiver for link in self.links if link.sender == sender)
+
+    def declared(self, port: Port) -> pa.Schema | None:
+        """Return the schema that was declared for an output port."""
+        schema = self.operators[port.operator].schemas.get(port.name)
+        return None if schema is None else fixed(schema)
 
     def sender(self, receiver: Port) -> Port:
         return self.operators[receiver.operator].inputs[receiver.name]

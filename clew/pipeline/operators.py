@@ -1,13 +1,17 @@
 """The general operator (LOG.io, Section 2.3), and the logic that control follows for every operator."""
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from clew.ids import EventId
-from clew.pipeline.windows import Header, Key, State, Window
+from clew.pipeline.times import Duration, microseconds
+from clew.pipeline.windows import Clock, Header, Key, Opened, State, Window
+from clew.pipeline.windows import Memory as OwnMemory
 
 #: Which generative function an Input Set is for, and the key the operator knows it by.
 Label = tuple[str, Key]
@@ -95,6 +99,15 @@ class Operator:
         """Return the keys to generate when all inputs have ended; the others are dropped as empty."""
         return tuple(opened)
 
+    #: How often `tick` is called, where it is defined; by default once in every turn that takes events.
+    tick_every: Duration = "0 seconds"
+
+    def tick(self, now: int, state: State) -> None:
+        """Learn what time it is, in microseconds since the epoch; may change `state`.
+
+        Each call is logged, in its place among the events, so that a crash does not change what was decided by it.
+        """
+
     fold: Callable[[Any, Event], Any] | None = None
 
     def generate(self, input_set: InputSet, context: Context) -> Outputs:
@@ -102,13 +115,48 @@ class Operator:
         raise TypeError(f"{type(self).__name__} must define generate(input_set, context)")
 
 
+class Memory(OwnMemory, Protocol):
+    """What an operator remembers: its own global state, or that of its generative functions' windows."""
+
+    def of(self, function: str) -> OwnMemory: ...
+
+
+class AllOpened(Protocol):
+    """All Input Sets of an operator that are open."""
+
+    def of(self, function: str) -> Opened: ...
+    def labels(self) -> list[Label]: ...
+
+
+class LateRecords(Window):
+    """The late records of an event are an Input Set of their own, which passes them on as they are."""
+
+    def __init__(self, of: Window) -> None:
+        self.of = of
+
+    def assign(self, event: Header, memory: OwnMemory) -> Sequence[Key]:
+        raise TypeError("late records are told by the window that they are late for")
+
+    def ready(self, memory: OwnMemory, opened: Opened) -> Sequence[Key]:
+        return tuple(opened)
+
+    def select(self, events: Sequence[tuple[int, pa.Table]], key: Key, seen: Any) -> pa.Table:
+        return self.of.pick_late(super().select(events, key, seen), json.loads(key[2]))
+
+
 class WindowLogic:
     """Control's decisions for an operator whose generative functions have windows."""
 
-    uses_state = False
-
     def __init__(self, windows: Mapping[str, Window], ports: Sequence[str]) -> None:
-        self._windows = dict(windows)
+        self._windows = {name: window for name, window in windows.items() if not isinstance(window, LateRecords)}
+        #: By the window's function, the one that passes its late records on.
+        self._late = {
+            main: name
+            for name, window in windows.items()
+            if isinstance(window, LateRecords)
+            for main, of in self._windows.items()
+            if of is window.of
+        }
         self._ports = tuple(ports)
         self.needs_facts = any(window.needs_facts for window in self._windows.values())
         self.fingerprint = ";".join(f"{name}={w.fingerprint()}" for name, w in self._windows.items() if w.needs_facts)
@@ -119,35 +167,62 @@ class WindowLogic:
     def facts(self, table: pa.Table) -> Any:
         return {name: window.facts(table) for name, window in self._windows.items() if window.needs_facts}
 
-    def assign(self, event: Header, state: State) -> Sequence[Label]:
+    def assign(self, event: Header, memory: Memory) -> Sequence[Label]:
         labels: list[Label] = []
         for name, window in self._windows.items():
             # Facts that are missing are an error here: taken as none, they would drop the event's records.
             seen = _Seen(event, event.facts[name]) if window.needs_facts else event
-            labels += [(name, key) for key in window.assign(seen, state[name])]
+            own = memory.of(name)
+            late = window.missed(seen, own)
+            if late is not None:
+                own.shared["late"] += late.rows
+                if name in self._late:
+                    labels.append((self._late[name], (event.port, event.number, json.dumps(late.which))))
+            labels += [(name, key) for key in window.assign(seen, own)]
         return labels
 
-    def ready(self, state: State, opened: Collection[Label]) -> Sequence[Label]:
-        return self._gather(lambda w, s, keys: w.ready(s, keys), state, opened)
+    def ready(self, memory: Memory, opened: AllOpened) -> Sequence[Label]:
+        late = [(name, key) for name in self._late.values() for key in opened.of(name)]
+        return [*late, *self._gather(lambda window, own, keys: window.ready(own, keys), memory, opened)]
 
-    def end(self, port: str, state: State) -> None:
+    def deadline(self, label: Label, memory: Memory) -> int | None:
+        name, key = label
+        return self._windows[name].deadline(key, memory.of(name)) if name in self._windows else None
+
+    def close(self, label: Label, memory: Memory) -> Any:
+        name, key = label
+        return self._windows[name].close(key, memory.of(name)) if name in self._windows else None
+
+    def end(self, port: str, memory: Memory) -> None:
         for name, window in self._windows.items():
-            window.end(port, state[name])
+            window.end(port, memory.of(name))
 
-    def end_turn(self, state: State, opened: Collection[Label]) -> Sequence[Label]:
-        return self._gather(lambda w, s, keys: w.end_turn(s, keys), state, opened)
+    def end_turn(self, memory: Memory, opened: AllOpened) -> Sequence[Label]:
+        return self._gather(lambda window, own, keys: window.end_turn(own, keys), memory, opened)
 
-    def flush(self, state: State, opened: Collection[Label]) -> Sequence[Label]:
-        return tuple(opened)
+    def flush(self, memory: Memory, opened: AllOpened) -> Sequence[Label]:
+        return self._gather(lambda window, own, keys: window.rest(own, keys), memory, opened)
+
+    def decide(self, memory: Memory, clock: Clock) -> Any:
+        made = {name: window.decide(memory.of(name), clock) for name, window in self._windows.items()}
+        return {name: decision for name, decision in made.items() if decision is not None} or None
+
+    def follow(self, decision: Any, memory: Memory) -> None:
+        for name, own in decision.items():
+            self._windows[name].follow(own, memory.of(name))
+
+    def patience(self, memory: Memory, clock: Clock) -> int | None:
+        waits = [window.patience(memory.of(name), clock) for name, window in self._windows.items()]
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def _gather(
-        self, ask: Callable[[Window, State, list[Key]], Sequence[Key]], state: State, opened: Collection[Label]
-    ) -> Sequence[Label]:
-        labels: list[Label] = []
-        for name, window in self._windows.items():
-            keys = [key for function, key in opened if function == name]
-            labels += [(name, key) for key in ask(window, state[name], keys)]
-        return labels
+        self, ask: Callable[[Window, OwnMemory, Opened], Sequence[Key]], memory: Memory, opened: AllOpened
+    ) -> list[Label]:
+        return [
+            (name, key)
+            for name, window in self._windows.items()
+            for key in ask(window, memory.of(name), opened.of(name))
+        ]
 
 
 class OperatorLogic:
@@ -156,7 +231,9 @@ class OperatorLogic:
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
         self._several = len(operator.functions) > 1
-        self.uses_state = operator.uses_state or type(operator).initial is not Operator.initial
+        self._uses_state = operator.uses_state or type(operator).initial is not Operator.initial
+        self._every = microseconds(operator.tick_every)
+        self._ticks = type(operator).tick is not Operator.tick
         self.needs_facts = type(operator).facts is not Operator.facts
         self.fingerprint = type(operator).__qualname__ if self.needs_facts else ""
 
@@ -166,28 +243,48 @@ class OperatorLogic:
     def facts(self, table: pa.Table) -> Any:
         return self._operator.facts(table)
 
-    def assign(self, event: Header, state: State) -> Sequence[Label]:
-        return self._labels(self._operator.assign(event, state))
+    def assign(self, event: Header, memory: Memory) -> Sequence[Label]:
+        return self._labels(self._operator.assign(event, memory.shared))
 
-    def ready(self, state: State, opened: Collection[Label]) -> Sequence[Label]:
-        return self._labels(self._operator.ready(state, self._keys(opened)))
+    def ready(self, memory: Memory, opened: AllOpened) -> Sequence[Label]:
+        return self._labels(self._operator.ready(memory.shared, self._keys(opened)))
 
-    def end(self, port: str, state: State) -> None:
+    def deadline(self, label: Label, memory: Memory) -> int | None:
         return None
 
-    def end_turn(self, state: State, opened: Collection[Label]) -> Sequence[Label]:
+    def close(self, label: Label, memory: Memory) -> Any:
+        return deepcopy(memory.shared) if self._uses_state else None
+
+    def end(self, port: str, memory: Memory) -> None:
+        return None
+
+    def end_turn(self, memory: Memory, opened: AllOpened) -> Sequence[Label]:
         return ()
 
-    def flush(self, state: State, opened: Collection[Label]) -> Sequence[Label]:
-        return self._labels(self._operator.flush(state, self._keys(opened)))
+    def flush(self, memory: Memory, opened: AllOpened) -> Sequence[Label]:
+        return self._labels(self._operator.flush(memory.shared, self._keys(opened)))
+
+    def decide(self, memory: Memory, clock: Clock) -> Any:
+        return clock.now if self._ticks and self._due(clock) <= 0 and (self._every or clock.waiting) else None
+
+    def follow(self, decision: Any, memory: Memory) -> None:
+        self._operator.tick(decision, memory.shared)
+
+    def patience(self, memory: Memory, clock: Clock) -> int | None:
+        return max(self._due(clock), 0) if self._ticks and self._every else None
+
+    def _due(self, clock: Clock) -> int:
+        """Return in how many microseconds the operator is to be told the time again."""
+        return 0 if clock.decided is None else self._every - (clock.now - clock.decided)
 
     def _labels(self, keys: Sequence[Key]) -> Sequence[Label]:
         if self._several:
             return [(function, key) for function, key in keys]
         return [(self._operator.functions[0], key) for key in keys]
 
-    def _keys(self, labels: Collection[Label]) -> list[Key]:
-        return list(labels) if self._several else [key for _, key in labels]
+    def _keys(self, opened: AllOpened) -> list[Key]:
+        labels = opened.labels()
+        return labels if self._several else [key for _, key in labels]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,20 @@
 """Windows: which events form an Input Set, and when it is complete.
 
-A window decides on headers alone. Its state is a plain dict that becomes part of the operator's
-global state in STATE, so it holds JSON only. `assign` may change the state; `ready` only reads it.
+A window decides on headers alone. What it remembers is JSON and becomes part of the operator's global state in STATE:
+one value for all, and, where it has keys, one for each key, of which a turn stores only those that it touched.
 """
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clew.errors import GraphError, LateRecord, TypeRefused
+from clew.errors import GraphError
+from clew.pipeline.keys import key_columns, keys_of, of_key
+from clew.pipeline.times import Duration, microseconds
 
 Key = Any
 State = dict[str, Any]
@@ -35,14 +35,84 @@ class Header(Protocol):
     def facts(self) -> Any: ...
 
 
+class Memory(Protocol):
+    """What a window remembers from event to event."""
+
+    @property
+    def shared(self) -> State:
+        """One value, stored with every turn."""
+
+    @property
+    def keyed(self) -> MutableMapping[str, Any]:
+        """A value for each key, stored when it was changed."""
+
+    def absorb(self, gone: Key, into: Key) -> None:
+        """Let all events of one open Input Set join another one; the first ends without an Output Set."""
+
+
+class Opened(Protocol):
+    """The Input Sets of a window that are open."""
+
+    def __contains__(self, key: Key) -> bool: ...
+    def __iter__(self) -> Iterator[Key]: ...
+
+    def due(self, time: float, deadline: Callable[[Key], int]) -> Sequence[Key]:
+        """Return those whose deadline is not after `time`, in the order of their deadlines."""
+
+
+class Clock(Protocol):
+    """What control knows of time outside the records, when a turn begins."""
+
+    @property
+    def now(self) -> int:
+        """Microseconds since the epoch."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether events wait to be taken."""
+
+    @property
+    def decided(self) -> int | None:
+        """When it last made this operator decide, in this process."""
+
+    def quiet(self, port: str) -> int:
+        """Return for how many microseconds nothing has come on a port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Records of an event that came after their windows had fired."""
+
+    rows: int
+    #: What `Window.pick_late` needs to find them: JSON.
+    which: Any
+
+
 class Window(ABC):
     """One way to form Input Sets."""
 
-    #: Whether headers must carry this window's facts.
-    needs_facts = False
+    @property
+    def needs_facts(self) -> bool:
+        """Whether headers must carry this window's facts."""
+        return False
+
+    @property
+    def whole(self) -> bool:
+        """Whether the events of an Input Set must be seen together to tell which of their records it has."""
+        return False
+
+    @property
+    def many_ports(self) -> bool:
+        """Whether an operator with several inputs can have it."""
+        return True
+
+    @property
+    def late_port(self) -> str | None:
+        """The output port that late records go to; None where they are dropped and counted, or none is ever late."""
+        return None
 
     def initial(self, ports: Sequence[str]) -> State:
-        """Return the state before the first event."""
+        """Return the shared state before the first event."""
         return {}
 
     def facts(self, table: pa.Table) -> Any:
@@ -53,24 +123,58 @@ class Window(ABC):
         """Name the declaration that facts were computed for."""
         return repr(self)
 
+    def missed(self, event: Header, memory: Memory) -> Late | None:
+        """Return which of an event's records come too late; asked before the event is assigned."""
+        return None
+
     @abstractmethod
-    def assign(self, event: Header, state: State) -> Sequence[Key]:
+    def assign(self, event: Header, memory: Memory) -> Sequence[Key]:
         """Return the keys of the Input Sets that the event joins."""
 
     @abstractmethod
-    def ready(self, state: State, opened: Collection[Key]) -> Sequence[Key]:
+    def ready(self, memory: Memory, opened: Opened) -> Sequence[Key]:
         """Return the keys that are complete now."""
 
-    def end(self, port: str, state: State) -> None:
+    def deadline(self, key: Key, memory: Memory) -> int | None:
+        """Return the time at which an open Input Set is complete, where time completes it."""
+        return None
+
+    def close(self, key: Key, memory: Memory) -> Any:
+        """Forget an Input Set that is complete; return what `select` needs to know of it besides its key."""
+        return None
+
+    def end(self, port: str, memory: Memory) -> None:
         """Learn that a port has ended."""
 
-    def end_turn(self, state: State, opened: Collection[Key]) -> Sequence[Key]:
+    def end_turn(self, memory: Memory, opened: Opened) -> Sequence[Key]:
         """Return the keys that are complete because the turn ends."""
         return ()
 
-    def select(self, table: pa.Table, key: Key) -> pa.Table:
-        """Keep the records of `table` that belong to the Input Set `key`; runs on an executor."""
-        return table
+    def rest(self, memory: Memory, opened: Opened) -> Sequence[Key]:
+        """Return the keys that are complete because all ports have ended."""
+        return tuple(opened)
+
+    def decide(self, memory: Memory, clock: Clock) -> Any:
+        """Return what the clock makes this window decide now, as JSON that is logged; None where it is nothing."""
+        return None
+
+    def follow(self, decision: Any, memory: Memory) -> None:
+        """Remember a decision."""
+
+    def patience(self, memory: Memory, clock: Clock) -> int | None:
+        """Return after how many microseconds, if nothing comes, the clock may make it decide; None for never."""
+        return None
+
+    def select(self, events: Sequence[tuple[int, pa.Table]], key: Key, seen: Any) -> pa.Table:
+        """Return the records of some events that belong to the Input Set `key`; runs on an executor.
+
+        `events` are numbers and records, at least one; `seen` is what `close` has returned.
+        """
+        return pa.concat_tables([table for _, table in events])
+
+    def pick_late(self, table: pa.Table, which: Any) -> pa.Table:
+        """Return the late records of an event; runs on an executor."""
+        raise TypeError(f"{self!r} has no late records")
 
     def extend(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema that `select` gives."""
@@ -84,12 +188,13 @@ class Each(Window):
     def initial(self, ports: Sequence[str]) -> State:
         return {"k": 0}
 
-    def assign(self, event: Header, state: State) -> Sequence[Key]:
-        state["k"] += 1
-        return (state["k"],)
+    def assign(self, event: Header, memory: Memory) -> Sequence[Key]:
+        memory.shared["k"] += 1
+        return (memory.shared["k"],)
 
-    def ready(self, state: State, opened: Collection[Key]) -> Sequence[Key]:
-        return (state["k"],) if state["k"] in opened else ()
+    def ready(self, memory: Memory, opened: Opened) -> Sequence[Key]:
+        key = memory.shared["k"]
+        return (key,) if key in opened else ()
 
 
 @dataclass(frozen=True)
@@ -99,165 +204,146 @@ class Batch(Window):
     def initial(self, ports: Sequence[str]) -> State:
         return {"k": 0}
 
-    def assign(self, event: Header, state: State) -> Sequence[Key]:
-        return (state["k"],)
+    def assign(self, event: Header, memory: Memory) -> Sequence[Key]:
+        return (memory.shared["k"],)
 
-    def ready(self, state: State, opened: Collection[Key]) -> Sequence[Key]:
+    def ready(self, memory: Memory, opened: Opened) -> Sequence[Key]:
         return ()
 
-    def end_turn(self, state: State, opened: Collection[Key]) -> Sequence[Key]:
+    def end_turn(self, memory: Memory, opened: Opened) -> Sequence[Key]:
         done = tuple(opened)
-        state["k"] += len(done)
+        memory.shared["k"] += len(done)
         return done
 
 
 @dataclass(frozen=True)
+class Every(Window):
+    """Events that are taken in the same stretch of the clock's time are one Input Set.
+
+    This is processing time: which events come together depends on when they come, and that is logged. Stretches
+    are aligned to the epoch.
+    """
+
+    interval: Duration
+    step: int = field(init=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "step", microseconds(self.interval))
+        if self.step < 1 or isinstance(self.interval, int):
+            raise GraphError(f"Every({self.interval!r}) is not a stretch of time; write it as '10 seconds'")
+
+    def initial(self, ports: Sequence[str]) -> State:
+        return {"k": None, "open": False}
+
+    def decide(self, memory: Memory, clock: Clock) -> Any:
+        now, before = clock.now // self.step, memory.shared["k"]
+        # A clock that was set back must not reopen what is complete; one that nobody waits for need not be asked.
+        passed = before is None or now > before
+        return now if passed and (memory.shared["open"] or clock.waiting) else None
+
+    def follow(self, decision: Any, memory: Memory) -> None:
+        memory.shared["k"] = decision
+
+    def patience(self, memory: Memory, clock: Clock) -> int | None:
+        return self.step - clock.now % self.step if memory.shared["open"] else None
+
+    def assign(self, event: Header, memory: Memory) -> Sequence[Key]:
+        memory.shared["open"] = True
+        return (memory.shared["k"],)
+
+    def close(self, key: Key, memory: Memory) -> Any:
+        memory.shared["open"] = False
+
+    def ready(self, memory: Memory, opened: Opened) -> Sequence[Key]:
+        return sorted(key for key in opened if key < memory.shared["k"])
+
+
+@dataclass(frozen=True)
 class Count(Window):
-    """Every `size` events, in the order in which they were taken, are one Input Set."""
+    """Every `size` events, in the order in which they were taken, are one Input Set.
+
+    With `by`, every `size` records of one key are: the function sees records of one key, `size` of them, fewer at the
+    end. What is remembered of a key is stored when the key occurs, and forgotten when its Input Set is complete.
+    """
 
     size: int
+    by: "str | Sequence[str] | None" = None
+    columns: tuple[str, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise GraphError(f"Count({self.size}) holds no event; give it 1 or more")
+            unit = "event" if self.by is None else "record"
+            raise GraphError(f"Count({self.size}) holds no {unit}; give it 1 or more")
+        object.__setattr__(self, "columns", key_columns(self.by, "Count"))
+
+    @property
+    def needs_facts(self) -> bool:
+        return bool(self.columns)
+
+    @property
+    def whole(self) -> bool:
+        return bool(self.columns)
+
+    @property
+    def many_ports(self) -> bool:
+        return not self.columns
 
     def initial(self, ports: Sequence[str]) -> State:
-        return {"k": 0, "n": 0}
+        # With keys: those whose Input Sets the last event has filled.
+        return {"full": []} if self.columns else {"k": 0, "n": 0}
 
-    def assign(self, event: Header, state: State) -> Sequence[Key]:
+    def facts(self, table: pa.Table) -> Any:
+        texts, codes = keys_of(table, self.columns, "Count")
+        rows = {count["values"]: count["counts"] for count in pc.value_counts(codes).to_pylist()}
+        return [[text, rows[code]] for code, text in enumerate(texts)]
+
+    def assign(self, event: Header, memory: Memory) -> Sequence[Key]:
+        if self.columns:
+            return [key for text, rows in event.facts for key in self._count(text, rows, memory)]
+        state = memory.shared
         if state["n"] == self.size:
             state["k"], state["n"] = state["k"] + 1, 0
         state["n"] += 1
         return (state["k"],)
 
-    def ready(self, state: State, opened: Collection[Key]) -> Sequence[Key]:
+    def ready(self, memory: Memory, opened: Opened) -> Sequence[Key]:
+        state = memory.shared
+        if self.columns:
+            return [tuple(key) for key in state["full"]]
         return (state["k"],) if state["n"] == self.size and state["k"] in opened else ()
 
+    def close(self, key: Key, memory: Memory) -> Any:
+        if self.columns:
+            full = memory.shared["full"]
+            if full and tuple(full[0]) == key:
+                full.pop(0)
+            else:
+                # All inputs have ended, and it is complete though it is not full.
+                del memory.keyed[key[0]]
 
-_UNITS = {"microsecond": 1, "millisecond": 1_000, "second": 1_000_000, "minute": 60_000_000,
-          "hour": 3_600_000_000, "day": 86_400_000_000, "week": 604_800_000_000}  # fmt: skip
+    def select(self, events: Sequence[tuple[int, pa.Table]], key: Key, seen: Any) -> pa.Table:
+        table = super().select(events, key, seen)
+        if not self.columns or not table.num_rows:
+            return table
+        text, _, skip = key
+        return of_key(table, self.columns, text, "Count").slice(skip, self.size)
 
+    def _count(self, text: str, rows: int, memory: Memory) -> Iterator[Key]:
+        """Yield the Input Sets that the records of a key in one event belong to: (key, how manieth, skip).
 
-def _microseconds(size: "str | int | timedelta") -> int:
-    if isinstance(size, timedelta):
-        return size // timedelta(microseconds=1)
-    if isinstance(size, int):
-        return size
-    match = re.fullmatch(r"\s*(\d+)\s*([a-z]+?)s?\s*", size)
-    if not match or match[2] not in _UNITS:
-        raise GraphError(f"{size!r} is not a duration; write it as '10 minutes' or '1 hour'")
-    return int(match[1]) * _UNITS[match[2]]
-
-
-@dataclass(frozen=True)
-class Tumbling(Window):
-    """Records of one interval of event time, which come in time order, are one Input Set.
-
-    `size` is a duration ('1 hour', a timedelta) for a column of timestamps or dates, or a whole
-    number for a column of whole numbers. Intervals are aligned to the epoch (to zero). The key of
-    an Input Set is the start of its interval. The function also finds `window_start` and
-    `window_end`.
-    """
-
-    size: "str | int | timedelta"
-    on: str
-    step: int = field(init=False, repr=False, default=0)
-    needs_facts = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "step", _microseconds(self.size))
-        if self.step < 1:
-            raise GraphError(f"Tumbling({self.size!r}) is empty; give it a size above zero")
-
-    def initial(self, ports: Sequence[str]) -> State:
-        # Per port the start of the latest window seen; None until it has one.
-        return {"seen": dict.fromkeys(ports), "ended": []}
-
-    def facts(self, table: pa.Table) -> Any:
-        if table.num_rows == 0:
-            return []
-        return sorted(pc.unique(self._starts(table)).to_pylist())
-
-    def assign(self, event: Header, state: State) -> Sequence[Key]:
-        windows: list[int] = event.facts
-        if windows:
-            frontier = self._frontier(state)
-            if frontier is not None and windows[0] < frontier:
-                raise LateRecord(event.port, f"{self.on}={windows[0]}", f"{self.on}={frontier - self.step}")
-            seen = state["seen"][event.port]
-            state["seen"][event.port] = windows[-1] if seen is None else max(seen, windows[-1])
-        return windows
-
-    def ready(self, state: State, opened: Collection[Key]) -> Sequence[Key]:
-        frontier = self._frontier(state)
-        if frontier is None or not opened:
-            return ()
-        return sorted(key for key in opened if key < frontier)
-
-    def end(self, port: str, state: State) -> None:
-        state["ended"].append(port)
-
-    def select(self, table: pa.Table, key: Key) -> pa.Table:
-        kind = self._bound_type(table.schema)
-        kept = table.filter(pc.equal(self._starts(table), key)) if table.num_rows else table
-        for name, value in (("window_start", key), ("window_end", key + self.step)):
-            kept = kept.append_column(name, pa.repeat(pa.scalar(value, pa.int64()).cast(kind), kept.num_rows))
-        return kept
-
-    def extend(self, schema: pa.Schema) -> pa.Schema:
-        kind = self._bound_type(schema)
-        return schema.append(pa.field("window_start", kind)).append(pa.field("window_end", kind))
-
-    def _frontier(self, state: State) -> int | None:
-        """Return the start of the earliest window that may still grow; None when that is not known."""
-        live: list[int | None] = [seen for port, seen in state["seen"].items() if port not in state["ended"]]
-        known = [seen for seen in live if seen is not None]
-        return min(known) if known and len(known) == len(live) else None
-
-    def _starts(self, table: pa.Table) -> pa.ChunkedArray:
-        kind = self._kind(table.schema)
-        column = table.column(self.on)
-        if column.null_count:
-            raise TypeRefused(
-                self.on, str(kind), "it has records without a time, but Tumbling must place every record",
-                "filter them out before this operator",
-            )  # fmt: skip
-        if not pa.types.is_integer(kind):
-            column = column.cast(pa.timestamp("us", kind.tz if pa.types.is_timestamp(kind) else None))
-        numbers = column.cast(pa.int64())
-        # Divide rounds towards zero; times before the epoch need floor.
-        remainder = pc.subtract(numbers, pc.multiply(pc.divide(numbers, self.step), self.step))
-        remainder = pc.if_else(pc.less(remainder, 0), pc.add(remainder, self.step), remainder)
-        return pc.subtract(numbers, remainder)
-
-    def _kind(self, schema: pa.Schema) -> pa.DataType:
-        """Return the type of the time column, where it is one that this window can place."""
-        if self.on not in schema.names:
-            names = ", ".join(schema.names)
-            raise GraphError(f"Tumbling(on={self.on!r}) finds no such column; the records have {names}")
-        kind = schema.field(self.on).type
-        whole = pa.types.is_integer(kind)
-        if not (whole or pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
-            why, cure = "Tumbling needs a timestamp, a date or a whole number", "cast it before this operator"
-            raise TypeRefused(self.on, str(kind), why, cure)
-        if whole != isinstance(self.size, int):
-            # Taken as they are, '1 hour' of whole numbers or 10 of a time would mean microseconds.
-            size = "a whole number" if whole else "a duration such as '1 hour'"
-            raise TypeRefused(
-                self.on, str(kind), f"Tumbling({self.size!r}) is of another kind", f"give it {size} as its size"
-            )
-        return kind
-
-    def _bound_type(self, schema: pa.Schema) -> pa.DataType:
-        kind = self._kind(schema)
-        for name in ("window_start", "window_end"):
-            if name in schema.names:
-                raise TypeRefused(
-                    name,
-                    str(schema.field(name).type),
-                    "Tumbling adds a column of this name",
-                    "rename it before this operator",
-                )
-        if pa.types.is_integer(kind):
-            return pa.int64()
-        return pa.timestamp("us", kind.tz if pa.types.is_timestamp(kind) else None)
+        `skip` is how many of the key's records in its first event belong to the Input Set before.
+        """
+        k, n, skip = memory.keyed.get(text, (0, 0, 0))
+        taken = 0
+        while taken < rows:
+            skip = taken if n == 0 else skip
+            step = min(self.size - n, rows - taken)
+            n, taken = n + step, taken + step
+            yield text, k, skip
+            if n == self.size:
+                memory.shared["full"].append([text, k, skip])
+                k, n = k + 1, 0
+        if n:
+            memory.keyed[text] = [k, n, skip]
+        else:
+            memory.keyed.pop(text, None)

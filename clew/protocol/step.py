@@ -42,6 +42,29 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejoin:
+    """Let consecutive events that were acknowledged before join a further Input Set, which took in another one's.
+
+    `seq` is the number that the first of them carries. Expects the Input Set undone.
+    """
+
+    receiver: Port
+    first: int
+    count: int
+    seq: int
+    input_set: InputSetId
+
+
+@dataclass(frozen=True, slots=True)
+class LogDecision:
+    """Log what the clock made an operator decide; `seq` is its place in the order of the events taken."""
+
+    operator: str
+    seq: int
+    decision: Any
+
+
+@dataclass(frozen=True, slots=True)
 class OpenSets:
     """Remember the labels of Input Sets that stay open after this transaction."""
 
@@ -76,6 +99,14 @@ class StoreState:
     state_id: int
     context: Mapping[str, Any]
     state: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKeyed:
+    """Store what is remembered of some keys: (generative function, key, JSON); None where nothing is any more."""
+
+    operator: str
+    rows: tuple[tuple[str, str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +197,8 @@ class SetOperator:
 
 
 Write = (
-    LogEvents | FixSchema | Acknowledge | OpenSets | FinishSets | LogStateEvent | StoreState | LogLineage
+    LogEvents | FixSchema | Acknowledge | Rejoin | LogDecision | OpenSets | FinishSets | LogStateEvent | StoreState
+    | StoreKeyed | LogLineage
     | AddReadAction | CompleteReadAction | LogReadEvent | FinishReadEvent | DropReadEvent | LogWrites
     | FinishWrites | SetOperator
 )  # fmt: skip
@@ -179,7 +211,7 @@ def owner_of(write: Write) -> str:
             return run.port.operator
         case LogLineage(lineage):
             return lineage.port.operator
-        case Acknowledge(receiver):
+        case Acknowledge(receiver) | Rejoin(receiver):
             return receiver.operator
         case FixSchema(port) | LogWrites(port) | FinishWrites(port):
             return port.operator

@@ -22,6 +22,7 @@ from clew.runtime.inputs import Inputs
 from clew.runtime.progress import Clock
 from clew.runtime.runner import Outcome, Runner, Surroundings
 from clew.runtime.task import Failure, GenerateTask, Part, SetWork
+from clew.runtime.watch import Watch
 from clew.runtime.writes import Writes
 
 #: How many bytes of bodies one turn takes at most; what is in files counts too, for the sake of the executors.
@@ -39,6 +40,7 @@ class OperatorRunner(Runner):
         self._writes = Writes(self, around)
         #: The event that the failing turn began with, and how often it has failed.
         self._failing = (0, 0)
+        self._watch = Watch(around.now, tuple(spec.inputs))
 
     def _recover(self) -> None:
         store, name = self.around.store, self.spec.name
@@ -46,7 +48,7 @@ class OperatorRunner(Runner):
         state = store.state(name)
         fault_point("after-restore", name)
         self.context = recover_processing(
-            self.context, self.spec.logic, state, store.members(name), store.open_sets(name)
+            self.context, self.spec.logic, state, store.members(name), store.open_sets(name), store.keyed(name)
         )
         self._inputs.reset(self.context.latest)
         fault_point("after-recovered-input", name)
@@ -60,7 +62,8 @@ class OperatorRunner(Runner):
         self._inputs.gather(self.pace.limit, TURN_BYTES)
         arrivals = self._inputs.arrivals(clock)
         fault_point("after-gather", self.spec.name)
-        plan = update(self.context, self.spec.logic, arrivals)
+        decision = self._decide(arrivals)
+        plan = update(self.context, self.spec.logic, arrivals, decision)
         if plan.nothing and not plan.context.finished:
             return "idle"
         trace.record("assigned", self.spec.name, turn=plan.context.turn, events=len(plan.taken), sets=len(plan.closed))
@@ -74,7 +77,23 @@ class OperatorRunner(Runner):
         sent = sum(len(output.headers) for part in made for output in part.outputs.values())
         taken = sum(not event.end for event in arrivals[: len(plan.taken)])
         self.around.progress.turn(self.spec.name, taken, sent, backlog, clock)
+        self.around.progress.set(self.spec.name, late=self.late)
         return "worked"
+
+    def _decide(self, arrivals: Sequence[Arrival]) -> Any:
+        """Ask the clock, before any event is taken; a port on which something waits is not quiet."""
+        self._watch.tick(event.port for event in arrivals)
+        decision = None if self.finished else self.spec.logic.decide(self.context.memory([]), self._watch)
+        if decision is not None:
+            self._watch.decided = self._watch.now
+        return decision
+
+    def patience(self) -> float | None:
+        if self.finished:
+            return None
+        self._watch.tick(())
+        waits = self.spec.logic.patience(self.context.memory([]), self._watch)
+        return None if waits is None else waits / 1e6
 
     def _commit(self, plan: Update, made: Sequence[Productions]) -> None:
         """Algorithm 3, Steps 4 to 6; events that must not be seen before the writes are held back until then."""
@@ -83,6 +102,7 @@ class OperatorRunner(Runner):
         if self.spec.general is not None:
             _check_state(self.spec, context.state)
         self.context = context
+        context.settle()
         held = step.sends if self.spec.settings.after_write else ()
         point = "after-end" if self.context.finished else "after-commit"
         self.writer.perform(replace(step, sends=()) if held else step, point)
@@ -107,7 +127,8 @@ class OperatorRunner(Runner):
             if failed is None:
                 return plan, made
             arrivals = self._shorter(plan, arrivals, failed)
-            before, plan = plan, update(self.context, self.spec.logic, arrivals)
+            decision = plan.decided[1] if plan.decided is not None else None
+            before, plan = plan, update(self.context, self.spec.logic, arrivals, decision)
             made = _reusable(before, plan, made)
 
     def _attempt(

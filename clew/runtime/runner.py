@@ -1,6 +1,8 @@
 """What every operator's loop has in common: its place in the run, and one step at a time."""
 
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,6 +40,8 @@ class Surroundings:
     bodies: str | None = None
     #: Whether body files are synced; only a run without recovery does without.
     durable_bodies: bool = True
+    #: The time, in microseconds since the epoch.
+    now: Callable[[], int] = lambda: time.time_ns() // 1_000
 
 
 class Runner(ABC):
@@ -80,6 +84,10 @@ class Runner(ABC):
     def step(self) -> Outcome:
         """Do one turn, if there is anything to do."""
 
+    def patience(self) -> float | None:
+        """Return after how many seconds it has something to do though nothing comes; None for never."""
+        return None
+
     def place(self, turn: int) -> BodyPlace:
         around = self.around
         return BodyPlace(around.bodies, self.spec.name, self.writer.incarnation, turn, around.durable_bodies)
@@ -92,6 +100,12 @@ class Runner(ABC):
         """Return the schemas that these ports are fixed to, by the names given."""
         found = {name: self._schema(port) for name, port in ports.items()}
         return {name: schema for name, schema in found.items() if schema is not None}
+
+    @property
+    def late(self) -> int:
+        """How many records have come too late for their windows since the run began."""
+        windows = self.context.state.values() if self.spec.general is None else ()
+        return sum(own.get("late", 0) for own in windows)
 
     def output_schemas(self) -> dict[str, bytes]:
         return self.schemas({port: Port(self.spec.name, port) for port in self.spec.outputs})
@@ -113,4 +127,7 @@ class Runner(ABC):
         """Return the error that a user should see for a failure in a task."""
         if failure.error is not None:
             return failure.error
-        return UserFunctionFailed(self.spec.name, about, failure.kind, failure.message, failure.frames, attempts)
+        record = "" if failure.record is None else f"record {failure.record[0]} {failure.record[1]}"
+        return UserFunctionFailed(
+            self.spec.name, about, failure.kind, failure.message, failure.frames, attempts, record
+        )

@@ -46,6 +46,13 @@ class Part:
     def __reduce__(self) -> tuple[Any, ...]:
         return Part, (self.port, self.first, self.bodies)
 
+    def runs(self) -> Iterator[tuple[int, Bodies]]:
+        """Yield the runs of bodies, each with the number of its first event."""
+        first = self.first
+        for run in self.bodies:
+            yield first, run
+            first += len(run)
+
 
 @dataclass(frozen=True, slots=True)
 class SetWork:
@@ -55,7 +62,8 @@ class SetWork:
     function: str
     key: Any
     parts: tuple[Part, ...]
-    state: Mapping[str, Any] | None = None
+    #: What it saw of the global state when it closed, where its function sees any.
+    state: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SetWork, (self.number, self.function, self.key, self.parts, self.state)
@@ -131,6 +139,8 @@ class Failure:
     frames: str
     #: Clew's own error, where it is one: it is raised as it is.
     error: ClewError | None = None
+    #: The place of the record in its event, and the record, where the function takes single records.
+    record: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,13 +262,13 @@ class _Generation:
         """Yield each port's records, cut to what belongs to the Input Set."""
         window = self._spec.function(work.function).window
         for port in self._spec.inputs:
-            schema = self._inputs.get(port)
+            schema = self._inputs.get(port) or self._graph.declared(self._spec.inputs[port])
             if schema is None:
                 # Nothing was ever received there, so its columns are not known.
                 yield pa.table({})
                 continue
-            tables = [event.table for event in events if event.port == port] or [schema.empty_table()]
-            yield window.select(pa.concat_tables(tables), work.key)
+            own = [(event.id.number, event.table) for event in events if event.port == port]
+            yield window.select(own or [(0, schema.empty_table())], work.key, work.state)
 
     def _store(self, stretch: Sequence[tuple[InputSetId, _Made]]) -> Productions:
         """Store the bodies of consecutive Input Sets, all in one file, and return their productions."""
@@ -456,7 +466,13 @@ def failure(error: Exception, number: InputSetId | None = None) -> Failure:
     frames = "".join(traceback.format_list(own)).rstrip()
     # A ClewError without frames of the user's is about the data or the declaration: it says all there is to say.
     kept = error if isinstance(error, ClewError) and not own else None
-    return Failure(number, type(error).__name__, str(error), frames, kept)
+    found = getattr(error, "__clew_record__", None)
+    record = None if found is None else (found[0], _short(repr(found[1])))
+    return Failure(number, type(error).__name__, str(error), frames, kept, record)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def is_ours(filename: str) -> bool:

@@ -66,7 +66,9 @@ class _Load:
     schema: bytes
     window: Window
     key: Any
-    bodies: tuple[Bodies, ...]
+    seen: Any
+    #: The number of the first event of each run of bodies.
+    runs: tuple[tuple[int, Bodies], ...]
     tag: int | None
 
 
@@ -148,23 +150,24 @@ def _frame(
 def _loads(
     task: GenerateTask, work: SetWork, port: str, window: Window, tagged: bool, spark: SparkSession
 ) -> Iterator[_Load]:
-    runs = [run for part in work.parts if part.port == port for run in part.bodies]
+    runs = [run for part in work.parts if part.port == port for run in part.runs()]
     tag = work.number if tagged else None
-    for chunk in _spread(runs, 1 if tagged else spark.sparkContext.defaultParallelism):
-        yield _Load(task.place.root, task.inputs[port], window, work.key, tuple(chunk), tag)
+    parts = 1 if tagged or window.whole else spark.sparkContext.defaultParallelism
+    for chunk in _spread(runs, parts):
+        yield _Load(task.place.root, task.inputs[port], window, work.key, work.state, tuple(chunk), tag)
 
 
-def _spread(runs: Sequence[Bodies], parts: int) -> Iterator[list[Bodies]]:
+def _spread(runs: Sequence[tuple[int, Bodies]], parts: int) -> Iterator[list[tuple[int, Bodies]]]:
     """Cut runs of bodies into about `parts` lists, keeping their order; at least one, which may be empty."""
-    total = sum(len(run) for run in runs)
+    total = sum(len(run) for _, run in runs)
     size = max(1, -(-total // parts))
-    chunk: list[Bodies] = []
+    chunk: list[tuple[int, Bodies]] = []
     room = size
-    for run in runs:
+    for first, run in runs:
         at = 0
         while at < len(run):
             take = min(room, len(run) - at)
-            chunk.append(run.cut(at, at + take))
+            chunk.append((first + at, run.cut(at, at + take)))
             at, room = at + take, room - take
             if room == 0:
                 yield chunk
@@ -179,9 +182,14 @@ def _decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for data in batch.column(0).to_pylist():
             todo: _Load = pickle.loads(data)
             schema = from_bytes(todo.schema)
-            tables = [decode(body, schema) for body in load(todo.root, todo.bodies)] or [schema.empty_table()]
+            events = [
+                (first + index, decode(body, schema))
+                for first, run in todo.runs
+                for index, body in enumerate(load(todo.root, [run]))
+            ]
+            selected = todo.window.select(events or [(0, schema.empty_table())], todo.key, todo.seen)
             # One chunk: thousands of small ones cost Spark more than the records in them.
-            table = for_spark(todo.window.select(pa.concat_tables(tables), todo.key)).combine_chunks()
+            table = for_spark(selected).combine_chunks()
             if todo.tag is not None:
                 table = table.append_column(TAG, pa.repeat(pa.scalar(todo.tag, pa.int64()), table.num_rows))
             yield from table.to_batches()

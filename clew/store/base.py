@@ -33,7 +33,7 @@ from clew.protocol.rows import (
 from clew.protocol.step import Write
 
 #: The schema of the log's tables; a log with a higher one is refused with NewerLog.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Table = Literal["EVENT_LOG", "EVENT_DATA", "READ_ACTION", "STATE", "EVENT_LINEAGE"]
 
@@ -120,6 +120,9 @@ class Store(Protocol):
     def state(self, operator: str) -> StateRow | None:
         """Return the latest STATE of the operator."""
 
+    def keyed(self, operator: str) -> list[tuple[str, str, Any]]:
+        """Return what STATE has of the operator's keys: (generative function, key, value), sorted."""
+
     def schema(self, port: Port) -> bytes | None:
         """Return the schema that a port is fixed to."""
 
@@ -159,7 +162,7 @@ class Store(Protocol):
 
         "Done" is: every receiver's entry is done, and no undone write action names the event. Their
         entries, bodies and lineage go together, as do finished write actions, their Input Sets'
-        labels, state events, and side-effect read events. The last `grace` events of a port stay.
+        labels, state events, side-effect read events and decisions. The last `grace` events of a port stay.
         Durable when it returns, because the caller removes files next.
         The latest STATE, counters and schemas stay (C2). Only whole prefixes go, so that every
         backend keeps the same rows. `files` lists the body files no row refers to any more, of all

@@ -71,7 +71,8 @@ def _collect_port(log: Transaction, port: Port, grace: int, named: int | None, f
     # Lineage of Input Sets that put nothing out here has no events; it goes with the event before it.
     log.run(f"DELETE FROM lineage WHERE {_BELOW_MARK}", *port, upto + 1, upto)
     for receiver in receivers:
-        log.run(f"DELETE FROM ack WHERE {_BELOW_MARK}", *receiver, upto, upto)
+        for table in ("ack", "rejoined"):
+            log.run(f"DELETE FROM {table} WHERE {_BELOW_MARK}", *receiver, upto, upto)
     return int(upto - before)
 
 
@@ -79,12 +80,15 @@ def _done_upto(log: Transaction, receiver: Port, collected: int) -> int:
     """Return the number up to which all entries of a receiving port are done."""
     done = read_done(log, receiver.operator)
     upto = collected
+    rejoined = log.fetch("SELECT first, input_set FROM rejoined WHERE operator = ? AND port = ?", *receiver)
+    held = min((first for first, input_set in rejoined if input_set not in done), default=None)
     for first, count, columns in _acknowledgements(log, receiver):
         undone = _first_undone(done, columns, count)
         if undone is not None:
-            return first + undone - 1
+            upto = first + undone - 1
+            break
         upto = max(upto, first + count - 1)
-    return upto
+    return upto if held is None else min(upto, held - 1)
 
 
 def _acknowledgements(log: Transaction, receiver: Port) -> Iterator[tuple[int, int, tuple[int, int, int]]]:
@@ -117,7 +121,11 @@ def _first_undone(done: Intervals, columns: tuple[int, int, int], count: int) ->
 
 
 def _collect_writes(log: Transaction, files: set[str]) -> None:
-    for operator, connection, first, count in log.fetch("SELECT operator, connection, first, count FROM done_write"):
+    for operator, connection, first, count in log.fetch(
+        "SELECT operator, connection, first, count FROM done_write ORDER BY operator, connection, first"
+    ):
+        # Of a connection it is the mark of its write actions; no port has such a name.
+        log.run(_MARK, operator, f"writes:{connection}", first + count - 1)
         done = (operator, connection, first, first + count)
         where = "operator = ? AND connection = ? AND number >= ? AND number < ?"
         rows = log.fetch(f"SELECT DISTINCT file FROM write_body WHERE {where} AND file IS NOT NULL", *done)
@@ -134,6 +142,7 @@ def _collect_sets(log: Transaction, operator: str, files: set[str]) -> None:
             "DELETE FROM input_set WHERE operator = ? AND input_set >= ? AND input_set < ?",
             operator, first, first + count,
         )  # fmt: skip
+    _collect_decisions(log, operator)
     states = log.fetch("SELECT state_id, input_set FROM state_event WHERE operator = ?", operator)
     reads = log.fetch(
         "SELECT connection, action, input_set, file FROM read_event WHERE operator = ? AND input_set IS NOT NULL",
@@ -154,10 +163,21 @@ def _collect_sets(log: Transaction, operator: str, files: set[str]) -> None:
             )  # fmt: skip
 
 
+def _collect_decisions(log: Transaction, operator: str) -> None:
+    """Forget what was decided before the first event whose assignment is left."""
+    first = log.fetch("SELECT min(seq) FROM ack WHERE operator = ?", operator)[0][0]
+    if first is None:
+        log.run("DELETE FROM decision WHERE operator = ?", operator)
+    else:
+        log.run("DELETE FROM decision WHERE operator = ? AND seq < ?", operator, first)
+
+
 def _used_sets(log: Transaction, operator: str) -> Intervals:
     """Return the Input Sets that an event still in the log belongs to."""
     rows = log.fetch(
-        "SELECT a.first, a.count, a.input_set, a.size, a.skip, coalesce(c.upto, 0) FROM ack a "
+        "SELECT a.first, a.count, a.input_set, a.size, a.skip, coalesce(c.upto, 0) FROM ("
+        "SELECT operator, port, first, count, input_set, size, skip FROM ack UNION ALL "
+        "SELECT operator, port, first, count, input_set, 0, 0 FROM rejoined) a "
         "JOIN link l ON l.rec_operator = a.operator AND l.rec_port = a.port "
         "LEFT JOIN collected c ON c.operator = l.operator AND c.port = l.port WHERE a.operator = ?",
         operator,

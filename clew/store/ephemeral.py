@@ -33,10 +33,12 @@ from clew.protocol.step import (
     FixSchema,
     LogEvents,
     LogWrites,
+    Rejoin,
     SetOperator,
     Write,
 )
 from clew.store.base import Backlog, Collected, Table, Topology
+from clew.store.intervals import Intervals
 
 
 class EphemeralStore:
@@ -51,9 +53,9 @@ class EphemeralStore:
         self._receivers: dict[Port, list[Port]] = {}
         self._senders: dict[Port, Port] = {}
         # Per receiving port: (last event, Input Sets of the run) not yet done, and the last event that is.
-        self._assigned: dict[Port, deque[tuple[int, range]]] = {}
+        self._assigned: dict[Port, deque[tuple[int, tuple[tuple[int, int], ...]]]] = {}
         self._done: dict[Port, int] = {}
-        self._finished: dict[str, set[int]] = {}
+        self._finished: dict[str, Intervals] = {}
         self._writes: dict[Port, deque[WriteRow]] = {}
         self._files: dict[str, int] = {}
         self._operators: dict[str, OperatorRow] = {}
@@ -93,8 +95,11 @@ class EphemeralStore:
                     case Acknowledge(receiver, first, count, _, assignment):
                         last = first + count - 1
                         self._assigned.setdefault(receiver, deque()).append((last, _sets(assignment, count)))
+                    case Rejoin(receiver, first, count, _, input_set):
+                        self._rejoin(receiver, first, first + count - 1, input_set)
                     case FinishSets(_, first_set, count):
-                        self._finished.setdefault(operator, set()).update(range(first_set, first_set + count))
+                        finished = self._finished.get(operator, Intervals())
+                        self._finished[operator] = finished.add(first_set, count).intervals
                     case LogWrites(port, rows):
                         self._writes.setdefault(port, deque()).extend(rows)
                     case FinishWrites(port, _, count):
@@ -116,16 +121,22 @@ class EphemeralStore:
 
     def _forget(self, operator: str) -> None:
         """Drop events that the operator is done with and that nobody else needs."""
-        finished = self._finished.get(operator, set())
+        finished = self._finished.get(operator, Intervals())
         for receiver, assigned in self._assigned.items():
             if receiver.operator != operator:
                 continue
-            while assigned and finished.issuperset(assigned[0][1]):
-                last, sets = assigned.popleft()
-                self._done[receiver] = last
-                # The last Input Set of a run may go on in the next one.
-                finished.difference_update(sets[:-1])
+            while assigned and not any(list(finished.gaps(*sets)) for sets in assigned[0][1]):
+                self._done[receiver], _ = assigned.popleft()
             self._trim(self._senders[receiver])
+
+    def _rejoin(self, receiver: Port, first: int, last: int, input_set: int) -> None:
+        """Keep events for as long as the further Input Set that they joined is undone."""
+        assigned = self._assigned[receiver]
+        before = self._done.get(receiver, 0)
+        for index, (upto, sets) in enumerate(assigned):
+            if before < last and first <= upto:
+                assigned[index] = (upto, (*sets, (input_set, 1)))
+            before = upto
 
     def _trim(self, port: Port) -> None:
         runs = self._runs.get(port)
@@ -178,6 +189,9 @@ class EphemeralStore:
     def members(self, operator: str) -> list[Member]:
         return []
 
+    def keyed(self, operator: str) -> list[tuple[str, str, Any]]:
+        return []
+
     def open_sets(self, operator: str) -> dict[InputSetId, Label]:
         return {}
 
@@ -207,12 +221,12 @@ class EphemeralStore:
         self._runs.clear()
 
 
-def _sets(assignment: Assignment, count: int) -> range:
-    """Return the Input Sets that a run of events was assigned to, as a range that covers them."""
+def _sets(assignment: Assignment, count: int) -> tuple[tuple[int, int], ...]:
+    """Return the Input Sets that a run of events was assigned to, as (first, count) of consecutive ones."""
     match assignment:
         case Own(first):
-            return range(first, first + count)
+            return ((first, count),)
         case Every(first, size, skip):
-            return range(first, first + (skip + count - 1) // size + 1)
+            return ((first, (skip + count - 1) // size + 1),)
         case Listed(sets):
-            return range(min(sets), max(sets) + 1) if sets else range(0)
+            return tuple((number, 1) for number in sets)

@@ -21,6 +21,7 @@ from clew.protocol.step import (
     LogEvents,
     LogReadEvent,
     LogWrites,
+    Rejoin,
     StoreState,
     Write,
     owner_of,
@@ -80,6 +81,11 @@ class Ledger:
                 _expect(fixed == schema, f"the schema of {port}", "another one", "the one it is fixed to")
             case Acknowledge():
                 self._acknowledge(write, last_sent)
+            case Rejoin(receiver, first, count, _, input_set):
+                last = self.last_acknowledged.get(receiver.name, 0)
+                end = first + count - 1
+                _expect(end <= last, f"the last event acknowledged on {receiver}", f"#{last}", f"#{end} or later")
+                _expect(input_set not in self.done, f"Input Set {input_set} of {self.operator}", "done", "undone")
             case FinishSets(_, first, count):
                 return self._finish_sets(first, count)
             case StoreState(operator, state_id, _, _):

@@ -39,13 +39,16 @@ from clew.protocol.step import (
     FinishSets,
     FinishWrites,
     FixSchema,
+    LogDecision,
     LogEvents,
     LogLineage,
     LogReadEvent,
     LogStateEvent,
     LogWrites,
     OpenSets,
+    Rejoin,
     SetOperator,
+    StoreKeyed,
     StoreState,
     Write,
     owner_of,
@@ -62,6 +65,8 @@ class _Entry:
     receiver: Port
     input_set: InputSetId | None = None
     seq: int = 0
+    #: Whether the event joined the Input Set after it was taken.
+    rejoined: bool = False
 
 
 @dataclass
@@ -72,10 +77,14 @@ class _Rows:
     entries: dict[Port, dict[int, list[_Entry]]] = field(default_factory=dict)
     last_sent: dict[Port, int] = field(default_factory=dict)
     last_acknowledged: dict[Port, int] = field(default_factory=dict)
+    #: The number up to which write actions were collected, by connection.
+    collected_writes: dict[Port, int] = field(default_factory=dict)
     schemas: dict[Port, bytes] = field(default_factory=dict)
     labels: dict[str, dict[InputSetId, Label]] = field(default_factory=dict)
     finished: dict[str, set[InputSetId]] = field(default_factory=dict)
     states: dict[str, StateRow] = field(default_factory=dict)
+    keyed: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
+    decisions: dict[str, dict[int, str]] = field(default_factory=dict)
     state_events: dict[str, dict[int, tuple[InputSetId, str]]] = field(default_factory=dict)
     lineage: dict[Port, list[tuple[int, InputSetId]]] = field(default_factory=dict)
     read_actions: dict[str, dict[tuple[str, int], ReadActionRow]] = field(default_factory=dict)
@@ -157,6 +166,11 @@ class MemoryStore:
         with self._lock:
             self._check_open()
             return self._rows.states.get(operator)
+
+    def keyed(self, operator: str) -> list[tuple[str, str, Any]]:
+        with self._lock:
+            rows = self._rows.keyed.get(operator, {})
+            return sorted((function, key, json.loads(text)) for (function, key), text in rows.items())
 
     def schema(self, port: Port) -> bytes | None:
         with self._lock:
@@ -266,6 +280,12 @@ class MemoryStore:
                 _expect(fixed == schema, f"the schema of {port}", "another one", "the one it is fixed to")
             case Acknowledge():
                 self._acknowledge(write)
+            case Rejoin():
+                self._rejoin(write)
+            case LogDecision(operator, seq, decision):
+                self._rows.decisions.setdefault(operator, {})[seq] = _json(decision)
+            case StoreKeyed(operator, keys):
+                self._store_keyed(operator, keys)
             case OpenSets(operator, sets):
                 self._rows.labels.setdefault(operator, {}).update(sets)
             case FinishSets(operator, first, count):
@@ -364,6 +384,26 @@ class MemoryStore:
                 entries[number] = [_Entry(number, "done", write.receiver, NONE_SET, seq)]
         self._rows.last_acknowledged[write.receiver] = end
 
+    def _rejoin(self, write: Rejoin) -> None:
+        operator, end = write.receiver.operator, write.first + write.count - 1
+        last = self._rows.last_acknowledged.get(write.receiver, 0)
+        _expect(end <= last, f"the last event acknowledged on {write.receiver}", f"#{last}", f"#{end} or later")
+        finished = self._rows.finished.get(operator, set())
+        _expect(write.input_set not in finished, f"Input Set {write.input_set} of {operator}", "done", "undone")
+        entries = self._rows.entries[write.receiver]
+        for index in range(write.count):
+            number = write.first + index
+            joined = _Entry(number, "undone", write.receiver, write.input_set, write.seq + index, True)
+            entries[number] = [*entries[number], joined]
+
+    def _store_keyed(self, operator: str, keys: Sequence[tuple[str, str, Any]]) -> None:
+        rows = self._rows.keyed.setdefault(operator, {})
+        for function, key, state in keys:
+            if state is None:
+                rows.pop((function, key), None)
+            else:
+                rows[function, key] = _json(state)
+
     def _finish_sets(self, operator: str, first: InputSetId, count: int) -> None:
         finished = self._rows.finished.setdefault(operator, set())
         numbers = {InputSetId(first + i) for i in range(count)}
@@ -422,6 +462,8 @@ class MemoryStore:
 
     def _collect_writes(self) -> None:
         for port, writes in self._rows.writes.items():
+            done = max((n for n, (_, status) in writes.items() if status == "done"), default=0)
+            self._rows.collected_writes[port] = max(done, self._rows.collected_writes.get(port, 0))
             self._rows.writes[port] = {n: pair for n, pair in writes.items() if pair[1] == "undone"}
 
     def _collect_sets(self) -> None:
@@ -441,6 +483,21 @@ class MemoryStore:
             self._rows.state_events[operator] = {s: pair for s, pair in events.items() if pair[0] not in gone}
             for key in [k for k, (_, s) in self._rows.read_events.items() if k[0] == operator and s in gone]:
                 del self._rows.read_events[key]
+            self._collect_decisions(operator)
+
+    def _collect_decisions(self, operator: str) -> None:
+        """Forget what was decided before the first event whose entries are left."""
+        left = [
+            entry.seq
+            for receiver, entries in self._rows.entries.items()
+            if receiver.operator == operator
+            for row in entries.values()
+            for entry in row
+            if entry.input_set is not None
+        ]
+        decisions = self._rows.decisions.get(operator, {})
+        kept = {seq: text for seq, text in decisions.items() if left and seq >= min(left)}
+        self._rows.decisions[operator] = kept
 
     # The paper's tables.
 

@@ -131,7 +131,8 @@ def _collected(log: Transaction) -> dict[Port, int]:
 def _assignments(log: Transaction) -> dict[tuple[Port, int], list[int | None]]:
     sets: dict[tuple[Port, int], list[int | None]] = {}
     for operator, port, first, count, *columns in log.fetch(
-        "SELECT operator, port, first, count, input_set, size, skip FROM ack"
+        "SELECT operator, port, first, count, input_set, size, skip FROM ack UNION ALL "
+        "SELECT operator, port, first, count, input_set, 0, 0 FROM rejoined"
     ):
         for index in range(count):
             key = (Port(operator, port), first + index)

@@ -1,10 +1,15 @@
 """The tables of a log in PostgreSQL, the paper's tables as views over them, and the fence."""
 
-from clew.store.tables_sql import TABLES as _SQLITE_TABLES
+from clew.store import tables_sql
 from clew.store.views_sql import EVENT_LOG_ROWS
 
+
+def _translated(tables: str) -> str:
+    return tables.replace("INTEGER", "BIGINT").replace("BLOB", "BYTEA").replace(" WITHOUT ROWID", "")
+
+
 TABLES = (
-    _SQLITE_TABLES.replace("INTEGER", "BIGINT").replace("BLOB", "BYTEA").replace(" WITHOUT ROWID", "")
+    _translated(tables_sql.TABLES)
     # Counts the operator's commits, so that a process knows whether the ledger it keeps is still the log's.
     + "ALTER TABLE operator ADD COLUMN version BIGINT NOT NULL DEFAULT 0;\n"
     # Bodies are Arrow or compressed already: trying to compress them again is time lost.
@@ -12,6 +17,9 @@ TABLES = (
         f"ALTER TABLE {t} ALTER COLUMN data SET STORAGE EXTERNAL;\n" for t in ("body", "write_body", "read_event")
     )
 )
+
+#: What a log of version 1 lacks.
+UPGRADE_OF_1 = _translated(tables_sql.ADDED_IN_2) + tables_sql.DROP_VIEWS
 
 #: F1: locks the operator's row first, compares, and counts the commit. A function, so that the server refuses by
 #: itself: what follows in the same round trip is skipped, and nobody waits for the client in between.

@@ -95,6 +95,11 @@ class SqlReads(ABC):
             rows = log.fetch("SELECT state_id, context, state FROM latest_state WHERE operator = ?", operator)
         return next((StateRow(number, json.loads(context), json.loads(text)) for number, context, text in rows), None)
 
+    def keyed(self, operator: str) -> list[tuple[str, str, Any]]:
+        with self._reading() as log:
+            rows = log.fetch("SELECT function, key, state FROM keyed_state WHERE operator = ?", operator)
+        return sorted((function, key, json.loads(state)) for function, key, state in rows)
+
     def schema(self, port: Port) -> bytes | None:
         with self._reading() as log:
             rows = log.fetch("SELECT schema FROM port_schema WHERE operator = ? AND port = ?", *port)
@@ -121,8 +126,10 @@ class SqlReads(ABC):
         with self._snapshot() as log:
             done = read_done(log, operator)
             rows = log.fetch(
-                "SELECT port, first, count, seq, input_set, size, skip FROM ack WHERE operator = ?", operator
-            )
+                "SELECT port, first, count, seq, input_set, size, skip FROM ack WHERE operator = ? UNION ALL "
+                "SELECT port, first, count, seq, input_set, 0, 0 FROM rejoined WHERE operator = ?",
+                operator, operator,
+            )  # fmt: skip
         found = [
             Member(seq + start, Port(operator, port), first + start, length, InputSetId(number))
             for port, first, count, seq, *columns in rows

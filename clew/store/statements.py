@@ -13,13 +13,16 @@ from clew.protocol.step import (
     DropReadEvent,
     FinishReadEvent,
     FixSchema,
+    LogDecision,
     LogEvents,
     LogLineage,
     LogReadEvent,
     LogStateEvent,
     LogWrites,
     OpenSets,
+    Rejoin,
     SetOperator,
+    StoreKeyed,
     StoreState,
     Write,
 )
@@ -56,6 +59,11 @@ _BODY = """INSERT INTO body (operator, port, first, count, size, lengths, checks
 _SCHEMA = "INSERT INTO port_schema (operator, port, schema) VALUES (?, ?, ?) ON CONFLICT (operator, port) DO NOTHING"
 _ACK = """INSERT INTO ack (operator, port, first, part, count, seq, input_set, size, skip)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_REJOIN = "INSERT INTO rejoined (operator, port, first, count, seq, input_set) VALUES (?, ?, ?, ?, ?, ?)"
+_DECISION = "INSERT INTO decision (operator, seq, decision) VALUES (?, ?, ?)"
+_KEYED = """INSERT INTO keyed_state (operator, function, key, state) VALUES (?, ?, ?, ?)
+    ON CONFLICT (operator, function, key) DO UPDATE SET state = excluded.state"""
+_KEY_GONE = "DELETE FROM keyed_state WHERE operator = ? AND function = ? AND key = ?"
 _LABEL = """INSERT INTO input_set (operator, input_set, label) VALUES (?, ?, ?)
     ON CONFLICT (operator, input_set) DO UPDATE SET label = excluded.label"""
 _STATE_EVENT = """INSERT INTO state_event (operator, state_id, input_set, state) VALUES (?, ?, ?, ?)
@@ -93,6 +101,12 @@ def statements_of(write: Write) -> list[Statement]:
             return [Statement(_SCHEMA, (*port, schema))]
         case Acknowledge():
             return _acknowledge(write)
+        case Rejoin(receiver, first, count, seq, input_set):
+            return [Statement(_REJOIN, (*receiver, first, count, seq, input_set))]
+        case LogDecision(operator, seq, decision):
+            return [Statement(_DECISION, (operator, seq, encode_json(decision)))]
+        case StoreKeyed(operator, keys):
+            return [_keyed(operator, *row) for row in keys]
         case OpenSets(operator, sets):
             return [Statement(_LABEL, (operator, number, encode_json(label))) for number, label in sets]
         case LogStateEvent(operator, state_id, input_set, state):
@@ -109,6 +123,12 @@ def statements_of(write: Write) -> list[Statement]:
             return [Statement(_STATUS, (status, operator))]
         case _:
             return _read_statements(write)
+
+
+def _keyed(operator: str, function: str, key: str, state: Any) -> Statement:
+    if state is None:
+        return Statement(_KEY_GONE, (operator, function, key))
+    return Statement(_KEYED, (operator, function, key, encode_json(state)))
 
 
 def _read_statements(write: Write) -> list[Statement]:

@@ -1,7 +1,7 @@
 """The tables of a log in SQL, in the words of SQLite; PostgreSQL's differ in the names of types alone."""
 
 #: Runs are rows; nothing in them is updated, so that a commit costs a few inserts whatever the turn's size.
-TABLES = """
+TABLES_OF_1 = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE operator (name TEXT PRIMARY KEY, status TEXT NOT NULL, incarnation INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE link (
@@ -12,7 +12,8 @@ CREATE INDEX link_sender ON link (operator, port);
 CREATE TABLE port_schema (
     operator TEXT NOT NULL, port TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (operator, port)
 ) WITHOUT ROWID;
--- Events of a port up to this number are collected, also those that share a row with later ones.
+-- Events of a port up to this number are collected, also those that share a row with later ones; the write actions
+-- of a connection, under the name `writes:CONNECTION`.
 CREATE TABLE collected (
     operator TEXT NOT NULL, port TEXT NOT NULL, upto INTEGER NOT NULL, PRIMARY KEY (operator, port)
 ) WITHOUT ROWID;
@@ -77,3 +78,28 @@ CREATE TABLE done_write (
     PRIMARY KEY (operator, connection, first)
 ) WITHOUT ROWID;
 """
+
+#: What version 2 has and version 1 has not.
+ADDED_IN_2 = """
+-- Events that joined a further Input Set after they were taken, because it took in another one.
+CREATE TABLE rejoined (
+    operator TEXT NOT NULL, port TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL, seq INTEGER NOT NULL,
+    input_set INTEGER NOT NULL, PRIMARY KEY (operator, port, first, input_set)
+) WITHOUT ROWID;
+-- What the clock made an operator decide, in the order of the events that it took.
+CREATE TABLE decision (
+    operator TEXT NOT NULL, seq INTEGER NOT NULL, decision TEXT NOT NULL, PRIMARY KEY (operator, seq)
+) WITHOUT ROWID;
+-- What is remembered of keys; a turn writes those that it touched.
+CREATE TABLE keyed_state (
+    operator TEXT NOT NULL, function TEXT NOT NULL, key TEXT NOT NULL, state TEXT NOT NULL,
+    PRIMARY KEY (operator, function, key)
+) WITHOUT ROWID;
+"""
+
+TABLES = TABLES_OF_1 + ADDED_IN_2
+
+#: The views are made again, because they look at the new tables too.
+DROP_VIEWS = "".join(
+    f"DROP VIEW {view};\n" for view in ("EVENT_LOG", "EVENT_DATA", "READ_ACTION", "STATE", "EVENT_LINEAGE")
+)

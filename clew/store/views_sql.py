@@ -12,6 +12,12 @@ EVENT_LOG_ROWS = """\
             SELECT max(b.first) FROM ack b
             WHERE b.operator = l.rec_operator AND b.port = l.rec_port AND b.first <= e.number
         )
+    UNION ALL
+    SELECT e.number, e.operator, e.port, l.rec_operator, l.rec_port, r.input_set
+    FROM event e
+    JOIN link l ON l.operator = e.operator AND l.port = e.port
+    JOIN rejoined r ON r.operator = l.rec_operator AND r.port = l.rec_port
+        AND r.first <= e.number AND e.number < r.first + r.count
 )
 SELECT number,
     CASE

@@ -5,13 +5,15 @@ happens in it is known from outside only: from the trace that it writes, from th
 mark, and from its exit code. A fault counts as fired when it was seen to happen, never because it was scheduled.
 """
 
+import ctypes
 import os
 import re
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +86,10 @@ class Chaos:
 
     def run(self) -> ChaosOutcome:
         """Start the command again and again until it has finished, or cannot."""
+        with _interruptible():
+            return self._run()
+
+    def _run(self) -> ChaosOutcome:
         failure = ""
         while not failure:
             before = len(self._fired)
@@ -106,13 +112,9 @@ class Chaos:
         """Run one process to its end, whichever that is, and return its exit code."""
         self._starts += 1
         self._before = self._commits.count()
-        with open(self._place.output, "ab") as output:
-            process = subprocess.Popen(
-                self._command, env=self._environment(), start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            )  # fmt: skip
-        self._tell(f"the run is started{' again' if self._starts > 1 else ''} (process {process.pid})")
+        process = self._start()
         try:
+            self._tell(f"the run is started{' again' if self._starts > 1 else ''} (process {process.pid})")
             while process.poll() is None:
                 self._look(process)
                 time.sleep(_LOOK)
@@ -120,9 +122,16 @@ class Chaos:
             return process.wait()
         finally:
             if process.poll() is None:
-                # It must not outlive a command that was interrupted.
+                # It must not outlive a command that was interrupted; this ends a frozen one, too.
                 _signal(process, signal.SIGKILL)
                 process.wait()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        with open(self._place.output, "ab") as output:
+            return subprocess.Popen(
+                self._command, env=self._environment(), start_new_session=True, preexec_fn=_dying_with(os.getpid()),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            )  # fmt: skip
 
     def _environment(self) -> dict[str, str]:
         """Arm the faults at crash points that have not fired; in a process started again, for the next time."""
@@ -187,6 +196,36 @@ _WORDS = {
 def _told(fault: ChaosFault) -> str:
     lasted = f" for {fault.seconds:g} s" if fault.kind in ("freeze", "store-down") else ""
     return f"{fault.kind}: {_WORDS[fault.kind]}{lasted}"
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that the run is ended with the command that strikes it."""
+    if threading.current_thread() is not threading.main_thread():
+        # Only the main thread hears signals.
+        yield
+        return
+    # Who started it may have said that it shall not hear of one, as nohup does.
+    heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _dying_with(parent: int) -> Callable[[], None]:
+    """Return what a process does at its start to be killed when its parent dies, however that dies (prctl(2))."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    set_death_signal = 1
+
+    def arrange() -> None:
+        prctl(set_death_signal, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return arrange
 
 
 def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:

@@ -136,7 +136,9 @@ class Supervisor:
             if not self._round(runners):
                 if all(runner.finished for runner in runners):
                     break
-                waker.wait(self._policy.poll)
+                waits = [wait for runner in runners if (wait := runner.patience()) is not None]
+                # Not at once: who is blocked has time on its hands too.
+                waker.wait(max(0.01, min([self._policy.poll, *waits])))
         for name in operators:
             self._around.progress.set(name, phase="finished")
 

@@ -7,6 +7,9 @@ Run it from this directory, on orders that `generate.py` made:
 
     python generate.py
     clew run pipeline.py
+    clew verify pipeline.py
+
+All three functions are declared deterministic, so that `clew verify` computes again what they gave.
 
 The totals go to the SQLite file data/sales.db. Set SALES_DATABASE to a PostgreSQL URL to have them there, and
 SALES_DATA to another directory than `data`.
@@ -38,13 +41,13 @@ orders = pipeline.source("orders", files(f"{DATA}/orders/*.parquet", rows_per_ev
 
 
 # At most 200 events wait on a connection: a slow operator holds back those before it, up to the source.
-@pipeline.operator(orders, capacity=200)
+@pipeline.operator(orders, capacity=200, deterministic=True)
 def paid(orders: pa.Table) -> pa.Table:
     """Keep the orders that were paid: stateless, each event alone."""
     return orders.filter(pc.equal(orders["status"], "paid"))
 
 
-@pipeline.operator(paid, window=Count(100), capacity=200)
+@pipeline.operator(paid, window=Count(100), capacity=200, deterministic=True)
 def per_100(orders: DataFrame) -> DataFrame:
     """Sum every 100 events by item and state; `since` and `until` say which orders these were."""
     # Spark SQL: a job of its own for each 100 events.
@@ -53,11 +56,12 @@ def per_100(orders: DataFrame) -> DataFrame:
     )
 
 
-@pipeline.operator(paid, window=Tumbling("1 hour", on="date"))
+@pipeline.operator(paid, window=Tumbling("1 hour", on="date"), deterministic=True)
 def hourly(orders: pa.Table) -> pa.Table:
     """Sum every hour by item and state; Tumbling adds `window_start`."""
-    # Arrow: all the hours of a turn in one job.
-    totals = orders.group_by(["window_start", "item_id", "state"]).aggregate([("amount", "sum")])
+    # Arrow: all the hours of a turn in one job. In one thread the groups come in the same order each time.
+    groups = orders.group_by(["window_start", "item_id", "state"], use_threads=False)
+    totals = groups.aggregate([("amount", "sum")])
     return totals.rename_columns(["window_start", "item_id", "state", "total"])
 
 

@@ -1,8 +1,10 @@
 """`clew chaos` lets faults happen, says which did, and judges what is left."""
 
 import json
+import os
 import signal
 import sqlite3
+import subprocess
 import time
 from collections import Counter
 from contextlib import closing
@@ -18,6 +20,7 @@ from clew.faultpoint import POINTS, Fault
 from clew.pipeline.graph import Graph
 from clew.pipeline.load import load
 from clew.supervisor.schedule import KINDS, ChaosFault, draw, kinds_for
+from clew.trace import load as load_trace
 from tests.app.pipelines import call, finish, log_url, start, write, write_numbers
 
 INLINE = kinds_for("inline", None, "sqlite:///log.db")
@@ -186,7 +189,7 @@ def test_under_every_kind_of_fault_the_sinks_hold_what_an_undisturbed_run_leaves
     table = [line.split() for line in result.stdout.splitlines()]
     assert {words[0] for words in table if words[-1] == "yes"} == set(INLINE)
     assert "explained: " in result.stdout
-    assert "repeat it with: clew chaos" in result.stdout
+    assert "empty the sinks, and repeat it with: clew chaos" in result.stdout
     assert f"--seed 2 --faults {len(INLINE)} --engine inline" in result.stdout
     assert held(tmp_path / "struck") == held(tmp_path / "undisturbed")
 
@@ -265,22 +268,81 @@ def test_somebody_elses_log_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "log.db").read_bytes() == before
 
 
-def test_an_interrupt_ends_the_run_too(tmp_path: Path) -> None:
-    file = write(tmp_path, "orders.py", ORDERS)
-    process = start(
-        "chaos", file, "--seed", "1", "--faults", "1", "--engine", "inline", "--only", "freeze", EVENTS="9999"
-    )
-    trace = tmp_path / ".clew" / "orders" / "chaos-1" / "trace.jsonl"
-    until = time.monotonic() + 60
-    while not trace.exists():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_ends_the_run_too(tmp_path: Path, number: signal.Signals) -> None:
+    process, run = _under_way(tmp_path)
+    process.send_signal(number)
     code, _, err = finish(process)
     assert code == 130
     assert "Traceback" not in err
-    run = int(err.partition("(process ")[2].partition(")")[0])
-    assert not Path(f"/proc/{run}").exists()
+    assert not _lives(run)
+
+
+def test_a_run_does_not_outlive_a_command_that_is_killed(tmp_path: Path) -> None:
+    process, run = _under_way(tmp_path)
+    os.kill(run, signal.SIGSTOP)
+    process.kill()
+    finish(process)
+    until = time.monotonic() + 60
+    while _lives(run):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def _under_way(directory: Path) -> "tuple[subprocess.Popen[str], int]":
+    """Start a run under faults that takes long; return also the process of the run."""
+    file = write(directory, "orders.py", ORDERS)
+    process = start(
+        "chaos", file, "--seed", "1", "--faults", "1", "--engine", "inline", "--only", "freeze", EVENTS="9999"
+    )
+    trace = directory / ".clew" / "orders" / "chaos-1" / "trace.jsonl"
+    until = time.monotonic() + 60
+    while not trace.exists() or not trace.stat().st_size:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return process, next(load_trace(str(trace))).process
+
+
+def _lives(process: int) -> bool:
+    """Say whether a process runs, or is stopped; one that has ended may still have a name."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_what_somebody_else_keeps_in_the_directory_of_bodies_is_left_alone(tmp_path: Path) -> None:
+    file = write(tmp_path, "orders.py", ORDERS)
+    theirs = [tmp_path / "shared" / "chaos-1" / "thesis.txt", tmp_path / "shared" / "orders" / "chaos-1" / "thesis.txt"]
+    for path in theirs:
+        path.parent.mkdir(parents=True)
+        path.write_text("years of work")
+    words = ("--only", "group", "--bodies", "shared")
+    refused = chaos(file, 1, 1, *words, EVENTS="30")
+    assert refused.exit_code == 1
+    assert "shared/orders/chaos-1 holds what clew chaos has not made, expected a directory that is" in refused.stderr
+    assert "move it away, or use another --seed or --bodies" in refused.stderr
+    assert [path.read_text() for path in theirs] == ["years of work"] * 2
+    theirs.pop().unlink()
+    for _ in range(2):
+        assert chaos(file, 1, 1, *words, EVENTS="30").exit_code in (0, 4)
+    assert [path.read_text() for path in theirs] == ["years of work"]
+
+
+def test_only_json_is_printed_whatever_user_code_prints(tmp_path: Path) -> None:
+    text = ORDERS.replace('return pa.table({"sum"', "print('summed'); return pa.table({\"sum\"")
+    file = write(tmp_path, "orders.py", f"print('imported')\n{text}")
+    result = chaos(file, 1, 1, "--only", "group", "--json", EVENTS="30")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["verdict"] == "explained"
+    assert "imported" in result.stderr
+    assert "summed" in result.stderr
+
+
+def test_more_faults_than_a_run_meets_are_refused(tmp_path: Path) -> None:
+    result = chaos(write(tmp_path, "orders.py", ORDERS), 1, 201)
+    assert result.exit_code == 2
+    assert "there are to be 201 faults, and one run meets at most 200" in " ".join(result.stderr.split())
 
 
 def test_a_fault_says_where_it_strikes() -> None:

@@ -86,6 +86,10 @@ def test_functions_and_their_windows() -> None:
     def hourly(table: pa.Table) -> pa.Table:
         return table
 
+    @p.operator(each, window=Tumbling("1 hour", on="time", lateness="5 minutes", late="rest"))
+    def late(table: pa.Table) -> pa.Table:
+        return table
+
     @p.operator(each, window=Batch(), row_local=True)
     def rows(df: "pyspark.sql.DataFrame") -> "pyspark.sql.DataFrame":  # noqa: F821
         return df
@@ -108,7 +112,12 @@ def test_functions_and_their_windows() -> None:
     assert found["five"].windows[0].endswith("it fires when that many have come, and at the end of all inputs")
     assert found["five"].runs == ("DataFrame job per Input Set: a Spark job for each, a few at once",)
     assert "; hourly of its group start again with it; all others keep working" in found["five"].crash
-    assert "it fires when every input has gone past its end" in found["hourly"].windows[0]
+    assert found["hourly"].windows[0].startswith("Tumbling(size='1 hour', on='time'): records of one interval")
+    assert "it fires when every input has gone past its end, and at the end" in found["hourly"].windows[0]
+    assert found["hourly"].windows[0].endswith("; later records are dropped and counted")
+    assert "has gone past its end plus 5 minutes, and at the end" in found["late"].windows[0]
+    assert found["late"].windows[0].endswith("; later records are sent on port rest")
+    assert found["late"].windows[1].startswith("late-late: the late records of an event are an Input Set of their own")
     assert found["hourly"].promises[0].startswith("not declared deterministic: of several results")
     assert found["rows"].runs == ("DataFrame, row by row: one Spark job per turn for all its Input Sets",)
     assert found["both"].reads == "each.out as left, hourly.out as right"

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
+import pyarrow as pa
 import pytest
 
+from clew import Pipeline, Tumbling, generator
 from clew.app.logs import logged_to, own_log
 from clew.app.metrics import parse_address, served
 from clew.errors import SetupFailed
@@ -123,6 +125,17 @@ def test_the_figures_of_a_run_can_be_scraped(here: Path) -> None:
     commits = found["clew_commit_seconds_count numbers doubled"]
     assert commits == found["clew_commit_seconds_bucket numbers doubled +Inf"] >= rows["doubled"].turns
     assert found["clew_commit_seconds_sum numbers doubled"] > 0
+
+
+def test_late_records_are_counted(here: Path) -> None:
+    p = Pipeline("late")
+    times = p.source("times", generator(lambda i: pa.table({"t": [(0, 25, 3, 4)[i]]}), 4))
+
+    @p.operator(times, window=Tumbling(10, on="t"))
+    def tens(table: pa.Table) -> pa.Table:
+        return table
+
+    assert run(p, engine="inline").rows()["tens"].late == 2
 
 
 def test_they_can_be_scraped_while_the_run_goes_on(here: Path) -> None:

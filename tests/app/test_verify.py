@@ -89,7 +89,7 @@ def test_a_run_that_is_not_explained(file: str, tmp_path: Path) -> None:
     assert expected.startswith("  expected n 16, x ")
     assert found.startswith("  found    n 17, x ")
     assert through.startswith("gone through: ")
-    assert result.stderr == ""
+    assert "error: " not in result.stderr
 
 
 def test_the_smallest_explanation_comes_first_and_the_others_are_counted(file: str, tmp_path: Path) -> None:
@@ -139,6 +139,61 @@ def test_the_verdict_as_json(file: str, tmp_path: Path) -> None:
     assert finding["weight"] == "wrong"
     assert (finding["operator"], finding["event"], finding["input_set"]) == ("sums_sink", "sums.out#1", 1)
     assert (finding["expected"].partition(",")[0], finding["found"]) == ("n 16", "no record")
+
+
+def test_operators_that_were_only_counted_are_named(tmp_path: Path) -> None:
+    file = write(tmp_path, "totals_file.py", TOTALS.replace("deterministic=True, ", "")) + ":pipeline"
+    assert call("run", file, "--engine", "inline", "--log", log_url(tmp_path)).exit_code == 0
+    result = verify(file, tmp_path)
+    assert result.exit_code == 0
+    verdict, counted = result.stdout.splitlines()[:2]
+    assert verdict.startswith("explained: ")
+    assert counted == "counted, not computed again: Output Sets of sums, not declared deterministic"
+    assert json.loads(verify(file, tmp_path, "--json").stdout)["counted"] == ["sums"]
+
+
+def test_what_functions_print_is_no_part_of_the_answer(file: str, tmp_path: Path) -> None:
+    path = Path(file.removesuffix(":pipeline"))
+    path.write_text(path.read_text().replace("    return pa.table", "    print('called')\n    return pa.table"))
+    result = verify(file, tmp_path)
+    assert result.stdout.startswith("explained: ")
+    assert "called" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("table", "edit", "of"),
+    [
+        ("sent", "UPDATE sent SET headers = '[1, 2' WHERE operator = 'sums'", "sums.out"),
+        ("sent", "UPDATE sent SET headers = x'ff00' WHERE operator = 'numbers'", "numbers.out"),
+        ("body", "UPDATE body SET lengths = '{}', data = 'text' WHERE operator = 'sums'", "sums.out"),
+        ("body", "UPDATE body SET lengths = CAST(x'c328' AS TEXT) WHERE operator = 'numbers'", "numbers.out"),
+        ("write_action", "UPDATE write_action SET events = 'none'", "sums_sink.out"),
+        ("lineage", "UPDATE lineage SET counts = '[7]' WHERE operator = 'sums'", "sums.out"),
+        ("port_schema", "UPDATE port_schema SET schema = x'00' WHERE operator = 'sums'", "sums.out"),
+    ],
+)
+def test_a_log_that_cannot_be_read_in_some_place_is_named(
+    file: str, tmp_path: Path, table: str, edit: str, of: str
+) -> None:
+    change(tmp_path / "log.db", edit)
+    result = verify(file, tmp_path)
+    assert result.exit_code == 1, result.output
+    assert f"table {table} of the log holds what cannot be read, of {of}: " in result.stdout
+    assert "error: " not in result.stderr
+
+
+def test_an_empty_trace_is_undecided(file: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    result = verify(file, tmp_path, "--trace", str(tmp_path / "empty.jsonl"))
+    assert result.exit_code == 4
+    assert "undecided: trace: the trace is empty" in result.stdout
+
+
+def test_a_file_that_is_no_trace_is_refused_before_anything_is_gone_through(file: str, tmp_path: Path) -> None:
+    (tmp_path / "text.jsonl").write_text("no trace\n")
+    change(tmp_path / "log.db", "DROP TABLE sent", "UPDATE meta SET value = value")
+    result = verify(file, tmp_path, "--trace", str(tmp_path / "trace.jsonl"), "--trace", str(tmp_path / "text.jsonl"))
+    assert "text.jsonl is no trace" in result.stderr
 
 
 def test_a_trace_is_judged_too(file: str, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Finished:
     def bodies(self) -> Path:
         return self.directory / "bodies"
 
-    def verify(self, trace: Iterable[TraceStep] = ()) -> Verdict:
+    def verify(self, trace: Iterable[TraceStep] | None = None) -> Verdict:
         return verify(self.pipeline.graph(), self.url, str(self.bodies), trace=trace)
 
     def change(self, *statements: str, **values: Any) -> None:

@@ -91,6 +91,41 @@ def test_a_write_that_was_never_logged_could_not_be_repeated(traced: Finished) -
         assert "was performed and not logged before: nobody could repeat it" in found.fact
 
 
+def test_a_write_that_another_process_performs_was_logged_before(traced: Finished) -> None:
+    """A process that is killed between its commit and the step that tells of it leaves no such step."""
+    told = steps(traced)
+    logging = [index for index, step in enumerate(told) if step.what.get("writes")]
+    assert len(logging) > 2
+    for killed in logging:
+        assert explained(traced.verify([*told[:killed], *told[killed + 1 :]]))
+
+
+def test_a_commit_may_be_told_late_by_a_process_that_was_taken_over(traced: Finished) -> None:
+    """Frozen between its commit and the step that tells of it, it tells after the one that took over."""
+    told = steps(traced)
+    first = next(index for index, step in enumerate(told) if step.what.get("writes") and step.what.get("sent") is None)
+    taken_over = replace(told[first], kind="recovering", what={"incarnation": told[first].what["incarnation"] + 1})
+    later = [
+        replace(step, what={**step.what, "incarnation": step.what["incarnation"] + 1})
+        if step.operator == told[first].operator and "incarnation" in step.what
+        else step
+        for step in told[first + 1 :]
+    ]
+    assert explained(traced.verify([*told[:first], taken_over, *later, told[first]]))
+
+
+def test_a_write_performed_before_it_is_logged_is_found_also_where_it_is_the_first(traced: Finished) -> None:
+    told = steps(traced)
+    written = next(index for index, step in enumerate(told) if step.kind == "written")
+    assert told[written].what["first"] == 1
+    logged = next(index for index, step in enumerate(told) if step.what.get("writes"))
+    assert logged < written
+    early = [*told[:logged], told[written], *told[logged:written], *told[written + 1 :]]
+    found = only(traced.verify(early))
+    assert found.operator == "doubled_sink"
+    assert "#1 was performed and not logged before: nobody could repeat it" in found.fact
+
+
 def test_a_write_action_logged_with_another_content_was_taken_back(tmp_path: Path) -> None:
     made = finished(general(tmp_path), tmp_path, trace=str(tmp_path / "trace.jsonl"))
     told = steps(made)

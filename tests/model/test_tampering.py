@@ -103,6 +103,50 @@ def test_a_float_is_compared_to_nine_digits(sevens: Finished, tmp_path: Path) ->
     assert (found.operator, found.event) == ("sums_sink", "sums.out#4")
 
 
+def test_floats_are_compared_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More records differ in the last digits of a float than are held at once."""
+    for module in ("holdings", "sinks"):
+        monkeypatch.setattr(f"clew.model.{module}.MOST", 20)
+    made = finished(each(tmp_path), tmp_path)
+    change(tmp_path / "sink.db", "UPDATE doubled SET x = x * (1 + 3e-11)")
+    assert explained(made.verify())
+    monkeypatch.setattr("clew.model.sinks.MOST_BUCKETS", 1)
+    assert "too many to be held against each other" in only(made.verify(), "undecided").fact
+    monkeypatch.setattr("clew.model.sinks.MOST_BUCKETS", 32)
+    change(tmp_path / "sink.db", "UPDATE doubled SET x = x * (1 + 1e-6) WHERE n = 62")
+    assert only(made.verify()).expected.startswith("n 62, x ")
+
+
+def test_floats_of_records_that_have_nothing_else_may_be_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("holdings", "sinks"):
+        monkeypatch.setattr(f"clew.model.{module}.MOST", 20)
+    pipeline = Pipeline("floats")
+    source = pipeline.source("floats", generator(lambda index: pa.table({"x": [index / 7 + 1, index / 3 + 1]}), 40))
+    pipeline.sink(source, sqlite(tmp_path / "sink.db", table="floats"))
+    made = finished(pipeline, tmp_path)
+    change(tmp_path / "sink.db", "UPDATE floats SET x = x * (1 + 3e-11)")
+    assert "differ in their floats alone" in only(made.verify(), "undecided").fact
+
+
+def test_zero_is_one_key_whatever_its_sign(tmp_path: Path) -> None:
+    pipeline = Pipeline("zeros")
+    source = pipeline.source(
+        "zeros", generator(lambda index: pa.table({"k": [-0.0 if index % 2 else 0.0], "n": [index]}), 4)
+    )
+    pipeline.sink(source, sqlite(tmp_path / "sink.db", table="zeros", key="k"))
+    assert explained(finished(pipeline, tmp_path).verify())
+
+
+def test_two_sinks_that_name_one_table_in_different_case_are_judged_together(tmp_path: Path) -> None:
+    pipeline = Pipeline("cases")
+    source = pipeline.source("numbers", generator(lambda index: pa.table({"n": [index]}), 10))
+    pipeline.sink(source, sqlite(tmp_path / "sink.db", table="numbers"), name="one")
+    pipeline.sink(source, sqlite(tmp_path / "sink.db", table="Numbers"), name="other")
+    assert explained(finished(pipeline, tmp_path).verify())
+
+
 def test_a_float_in_a_body_is_compared_to_nine_digits(sevens: Finished) -> None:
     _change_records(sevens, "sums", 4, lambda row: {**row, "x": row["x"] * (1 + 1e-12)})
     assert explained(sevens.verify())
@@ -188,6 +232,8 @@ def test_the_bytes_of_a_body_changed(singles: Finished) -> None:
         found = first(singles.verify())
         assert (found.operator, found.event) == (operator, f"{operator}.out#11")
         assert "is damaged" in found.fact
+        assert found.expected.split(" of ")[0] == found.found.split(" of ")[0]
+        assert found.expected != found.found
 
 
 def test_the_bytes_of_a_body_that_no_function_explains_changed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -16,7 +17,7 @@ from clew.faultpoint import arm
 from clew.model.verify import verify
 from clew.pipeline.contracts import Held, RecordsHeld
 from clew.run import Policy, gc, run
-from tests.model.pipelines import count, each, general, start, to_files, to_upsert
+from tests.model.pipelines import all_postgres, count, each, general, start, to_files, to_upsert
 from tests.model.runs import change, explained, finished, first, numbers, only, rows, wait_for
 
 
@@ -72,6 +73,14 @@ def test_a_function_that_fails_now_is_found(tmp_path: Path) -> None:
 # What was collected.
 
 
+def test_a_log_that_lost_its_write_actions_was_not_collected_where_several_take_the_same_events(tmp_path: Path) -> None:
+    made = finished(to_files(tmp_path), tmp_path)
+    made.change("DELETE FROM write_action WHERE operator = 'to_csv'")
+    found = first(made.verify())
+    assert (found.operator, found.input_set) == ("to_csv", 1)
+    assert found.fact == "write action to_csv.out#1 was never logged"
+
+
 @pytest.mark.parametrize("make", [each, count, general, to_upsert, to_files])
 def test_a_collected_run_is_undecided(tmp_path: Path, make: Any) -> None:
     made = finished(make(tmp_path), tmp_path)
@@ -116,7 +125,8 @@ def test_what_went_while_another_receiver_was_slow_is_undecided_and_not_wrong(tm
     pipeline.sink(slow, sqlite(tmp_path / "slow.db", table="slow"))
     made = finished(pipeline, tmp_path)
     verdict = made.verify()
-    assert made.ask("SELECT operator FROM collected") == [("fast",)]
+    marks = made.ask("SELECT operator, port FROM collected ORDER BY operator")
+    assert marks == [("fast", "out"), ("fast_sink", "writes:out")]
     assert {finding.operator: finding.weight for finding in verdict.findings} == {
         "fast": "undecided", "fast_sink": "undecided",
     }  # fmt: skip
@@ -165,12 +175,48 @@ def test_rows_that_another_run_may_have_replaced_are_undecided(tmp_path: Path) -
     assert "other runs have written there too, and may have replaced it" in found.fact
 
 
-def test_a_sink_that_is_gone_is_undecided(tmp_path: Path) -> None:
+def test_duplicates_are_no_less_wrong_where_another_run_wrote_to_another_table_of_the_database(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    made = finished(each(tmp_path), tmp_path / "one")
+    finished(count(tmp_path), tmp_path / "other")
+    assert explained(made.verify())
+    change(tmp_path / "sink.db", "INSERT INTO doubled SELECT * FROM doubled WHERE n = 62")
+    assert "more often than written" in only(made.verify()).fact
+    # Markers of an older Clew do not say which table they are of.
+    change(tmp_path / "sink.db", "UPDATE clew_writes SET target = NULL")
+    assert "other runs have written there too" in only(made.verify(), "undecided").fact
+    change(tmp_path / "sink.db", "UPDATE clew_writes SET last = last", "ALTER TABLE clew_writes DROP COLUMN target",
+           "UPDATE clew_writes SET last = last")  # fmt: skip
+    assert "other runs have written there too" in only(made.verify(), "undecided").fact
+
+
+def test_a_table_or_a_database_that_is_gone_is_not_explained(tmp_path: Path) -> None:
     made = finished(each(tmp_path), tmp_path)
-    os.rename(tmp_path / "sink.db", tmp_path / "elsewhere.db")
-    found = only(made.verify(), "undecided")
+    change(tmp_path / "sink.db", "ALTER TABLE doubled RENAME TO elsewhere", "UPDATE clew_writes SET last = last")
+    found = only(made.verify())
     assert found.operator == "doubled_sink"
-    assert "what was written cannot be read: there is no database" in found.fact
+    assert found.fact == "table doubled is not there, and 120 records are to be in it"
+    os.rename(tmp_path / "sink.db", tmp_path / "elsewhere.db")
+    assert only(made.verify()).fact == found.fact
+
+
+def test_a_table_that_is_gone_from_a_server_is_not_explained_and_a_server_that_is_gone_is_undecided(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    made = finished(all_postgres(postgres_url), tmp_path)
+    assert explained(made.verify())
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("INSERT INTO copies SELECT * FROM copies WHERE id = 7")
+        connection.execute("INSERT INTO clew_writes SELECT 'another', operator, connection, 1, 1, target "
+                           "FROM clew_writes WHERE target LIKE '%latest%'")  # fmt: skip
+    assert "more often than written" in only(made.verify()).fact
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("UPDATE clew_writes SET target = '\"copies\"' WHERE run = 'another'")
+    assert "other runs have written there too" in only(made.verify(), "undecided").fact
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("DROP TABLE copies")
+    assert only(made.verify()).fact.startswith("table public.copies is not there")
 
 
 def test_a_directory_that_is_gone_is_undecided(tmp_path: Path) -> None:
@@ -244,6 +290,15 @@ def test_a_sink_of_ones_own_that_says_what_it_holds_is_judged(tmp_path: Path) ->
 def test_a_sink_of_ones_own_that_does_not_is_undecided(tmp_path: Path) -> None:
     found = only(finished(own(Memory(holds=False)), tmp_path).verify(), "undecided")
     assert found.fact == "what memory holds cannot be read by anybody else"
+
+
+def test_a_sink_or_a_source_that_cannot_say_where_it_is_read_is_undecided(tmp_path: Path) -> None:
+    class Broken(Memory):
+        def holds(self) -> Held | None:
+            raise OSError("no settings")
+
+    found = only(finished(own(Broken(holds=True)), tmp_path).verify(), "undecided")
+    assert (found.operator, found.fact) == ("numbers_sink", "holds() of memory fails: OSError: no settings")
 
 
 def test_a_sink_of_ones_own_that_fails_is_undecided(tmp_path: Path) -> None:

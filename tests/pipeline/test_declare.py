@@ -63,9 +63,7 @@ def test_annotations_may_be_strings(annotation: str, style: str) -> None:
     assert _declare(space["f"]).functions[0].style == style
 
 
-@pytest.mark.parametrize(
-    "annotation", ["", ": int", ": pd.DataFrame", ": 'pd.DataFrame'", ": pa.RecordBatch", ": 'no.such.Table'"]
-)
+@pytest.mark.parametrize("annotation", ["", ": int", ": pa.RecordBatch", ": 'no.such.Table'", ": 'pl.DataFrame'"])
 def test_an_annotation_that_chooses_no_way_to_run_is_an_error(annotation: str) -> None:
     import pandas as pd
 

@@ -7,9 +7,12 @@ import pyarrow as pa
 import pytest
 
 from clew import Event, InputSet, Operator
-from clew.ids import EventId, Port
+from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.operators import OperatorLogic
 from clew.pipeline.windows import Header, Key, State
+from clew.protocol.log.context import InputSet as Opening
+from clew.protocol.log.context import Memory, Opened
+from clew.protocol.log.layers import Layers
 from tests.pipeline.test_windows import Header as Seen
 
 
@@ -46,26 +49,37 @@ class Two(Pairs):
         return ()
 
 
+def memory(logic: OperatorLogic) -> Memory:
+    return Memory(logic.initial(), Layers(), [])
+
+
+def opened(*labels: Any) -> Opened:
+    made = Opened()
+    for number, label in enumerate(labels, 1):
+        made[label] = Opening(InputSetId(number), label)
+    return made
+
+
 def test_control_follows_assign_and_ready() -> None:
     logic = OperatorLogic(Pairs())
-    state = logic.initial()
-    assert [logic.assign(Seen(number=n), state) for n in (1, 2, 3)] == [
+    known = memory(logic)
+    assert [logic.assign(Seen(number=n), known) for n in (1, 2, 3)] == [
         [("generate", "odd")],
         [("generate", "even")],
         [("generate", "odd")],
     ]
-    opened = [("generate", "odd"), ("generate", "even")]
-    assert logic.ready(state, opened) == [("generate", "odd")]
-    assert logic.end_turn(state, opened) == ()
-    assert logic.flush(state, opened) == opened
+    labels = [("generate", "odd"), ("generate", "even")]
+    assert logic.ready(known, opened(*labels)) == [("generate", "odd")]
+    assert logic.end_turn(known, opened(*labels)) == ()
+    assert logic.flush(known, opened(*labels)) == labels
 
 
 def test_several_functions_are_told_apart_by_pairs() -> None:
     logic = OperatorLogic(Two())
-    state = logic.initial()
-    assert logic.assign(Seen(facts=7), state) == [("generate", 7), ("other", 7)]
-    assert logic.ready(state, [("generate", 7), ("other", 7)]) == [("other", 7)]
-    assert logic.flush(state, [("generate", 7)]) == []
+    known = memory(logic)
+    assert logic.assign(Seen(facts=7), known) == [("generate", 7), ("other", 7)]
+    assert logic.ready(known, opened(("generate", 7), ("other", 7))) == [("other", 7)]
+    assert logic.flush(known, opened(("generate", 7))) == []
 
 
 def test_facts_are_asked_for_only_where_they_are_defined() -> None:

@@ -37,6 +37,8 @@ class Job:
     collect_every: float | None = None
     #: Seconds to wait for a SQLite file that another process holds; None waits as long as Clew does.
     busy: float | None = None
+    #: The file that the steps of the run are appended to.
+    trace: str | None = None
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ def _run(job: Job, fired: str) -> dict[str, int]:
     if any(fault.endswith(":freeze") for fault in job.faults):
         _freeze_alone()
     policy = Policy(first_delay=0.05, poll=0.2, collect_every=job.collect_every)
-    progress = run(pipeline, log=job.log, bodies=job.bodies, engine="inline", policy=policy)
+    progress = run(pipeline, log=job.log, bodies=job.bodies, engine="inline", policy=policy, trace=job.trace)
     return {name: row.restarts for name, row in progress.rows().items()}
 
 

@@ -14,12 +14,16 @@ import psycopg
 from psycopg import sql
 
 from clew.ids import Port
+from clew.model.certificate import Finding
+from clew.model.read import opened_log
+from clew.model.retraction import check_trace
 from clew.pipeline.schema import from_bytes
 from clew.run import Log
 from clew.runtime.bodies import load
 from clew.runtime.codec import decode
 from clew.runtime.collect import collect
 from clew.store.base import TABLES, Store
+from clew.trace import load as load_trace
 from tests.processes.nursery import Ending, Job, Nursery
 
 Rows = Counter[tuple[str, ...]]
@@ -36,7 +40,8 @@ class Place:
 
     def job(self, *faults: str, collect_every: float | None = None, busy: float | None = None, **env: str) -> Job:
         env = {"SINK": self.sink, "FILES": str(self.directory / "files"), **env}
-        return Job(self.pipeline, self.log, str(self.directory / "bodies"), env, faults, collect_every, busy)
+        bodies, trace = str(self.directory / "bodies"), str(self.directory / "trace.jsonl")
+        return Job(self.pipeline, self.log, bodies, env, faults, collect_every, busy, trace)
 
     def finish(self, nursery: Nursery, **env: str) -> Ending:
         """Run to the end without faults."""
@@ -69,6 +74,11 @@ class Place:
             bodies = [run for e in store.events(port, 1, state.context["sent"].get(port.name, 0)) for run in e.bodies]
             tables = [decode(b, from_bytes(schema)) for b in load(str(self.directory / "bodies"), bodies)]
             return [row for table in tables for row in table.to_pylist()]
+
+    def retracted(self) -> list[Finding]:
+        """Return what the log says of the trace of all processes that there were."""
+        with opened_log(self.log, self.pipeline, str(self.directory / "bodies")) as log:
+            return check_trace(log, load_trace(str(self.directory / "trace.jsonl")))
 
     def collected(self) -> int:
         """Collect garbage, and return how many events went."""

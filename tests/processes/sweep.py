@@ -44,8 +44,9 @@ class Trial:
         return held(self.where)
 
     def judge(self) -> Sinks:
-        """Hold what the sinks hold against what they must; returns it."""
+        """Hold the sinks against what they must hold, and the trace against the log; returns what they hold."""
         found = self.sinks()
+        assert not (taken_back := self.where.retracted()), f"{taken_back[0]}"
         if self.where.pipeline == "drawn":
             _judge_drawn(found, self.logged)
             return found

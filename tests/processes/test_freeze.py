@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.processes.cases import SOAK, Case, mark_of, once, twice, uncovered
+from tests.processes.cases import SOAK, Case, mark_of, once, one_each, twice, uncovered
 from tests.processes.nursery import FINAL, Child
 from tests.processes.sweep import Sweep, Trial
 
@@ -18,9 +18,12 @@ LONGEST_WAIT = 40.0
 
 
 def _cases(server: bool) -> list[Case]:
-    # The check of an undone write is part of a recovery.
-    checks = [case for case in twice("freeze", server) if case.point == "before-write-check"]
-    return [*once(server, alike=False), *(checks if SOAK else checks[:4])]
+    """Return the cases with one freeze, and those in which the process that recovers from a crash is frozen."""
+    recovering = twice("freeze", server)
+    # The check of an undone write is part of a recovery, and of nothing else.
+    checks = [case for case in recovering if case.point == "before-write-check"]
+    some = recovering if SOAK else [*checks[:4], *one_each(case for case in recovering if case not in checks)]
+    return [*once(server, alike=False), *some]
 
 
 def _held(server: bool) -> list[Case]:
@@ -49,7 +52,7 @@ def _follow(trial: Trial) -> None:
     ending = old.thaw()
     refused = "StaleWriter" in ending.error or "another process took over the run" in ending.error
     assert refused or (ending.code == 0 and trial.case.point in DONE), f"it was not refused: {ending}"
-    assert trial.sinks() == sinks, "the sinks have changed"
+    assert trial.judge() == sinks, "the sinks have changed"
     left = trial.where.rows()
     if not trial.case.collects:
         assert left == log, "the log has changed"
@@ -114,6 +117,13 @@ def _wait(trial: Trial) -> None:
     assert "StaleWriter" in ended.error or ended.code == 0, f"it was not refused: {ended}"
     assert (ending := new.end()).finished, f"it did not finish: {ending}"
     trial.judge()
+
+
+@pytest.mark.parametrize("server", [False, True], ids=["sqlite", "postgres"])
+def test_a_process_is_frozen_at_every_point_of_a_recovery(server: bool) -> None:
+    frozen = [*_followed(server), *_held(server)]
+    recovery = {case.point for case in twice("freeze", server)}
+    assert {case.point for case in frozen if len(case.faults) == 2} == recovery
 
 
 @pytest.mark.parametrize("server", [False, True], ids=["sqlite", "postgres"])

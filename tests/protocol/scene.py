@@ -58,6 +58,11 @@ def arrivals(*numbers: int, port: str = "in", facts: Any = None) -> list[Arrival
     return [Arrival(port, number, 1, 1, facts) for number in numbers]
 
 
+def panes(*starts: int, size: int = 1) -> list[Any]:
+    """Return the facts of an event with one record at each of these times, for intervals of this size."""
+    return [max(starts, default=None), [[start // size * size, 1, [0]] for start in sorted(starts)]]
+
+
 def end(number: int, port: str = "in") -> Arrival:
     """Return the end of the stream on a port."""
     return Arrival(port, number, end=True)
@@ -154,6 +159,7 @@ class Log:
             self.store.state(operator),
             self.store.members(operator),
             self.store.open_sets(operator),
+            self.store.keyed(operator),
             headers,
         )
 

@@ -7,18 +7,19 @@ import pytest
 
 from clew.errors import GapInIds, UserFunctionFailed
 from clew.pipeline.operators import OperatorLogic
-from clew.pipeline.windows import Batch, Count, Each, State, Tumbling
+from clew.pipeline.timewindows import Tumbling
+from clew.pipeline.windows import Batch, Count, Each, State
 from clew.protocol.log.alg2_update import update
 from clew.protocol.log.context import Arrival, Span
 from clew.protocol.log.runs import Taken
-from tests.protocol.scene import Choosy, Pairs, arrivals, end, started, unchanged, windowed
+from tests.protocol.scene import Choosy, Pairs, arrivals, end, panes, started, unchanged, windowed
 
 HOURLY = windowed(f=Tumbling(1, on="hour"))
 CHOOSY = OperatorLogic(Choosy())
 
 
 def hours(number: int, *windows: int, port: str = "in") -> Arrival:
-    return Arrival(port, number, 1, 1, {"f": list(windows)})
+    return Arrival(port, number, 1, 1, {"f": panes(*windows)})
 
 
 def keyed(number: int, *keys: str, close: tuple[str, ...] = ()) -> Arrival:
@@ -179,7 +180,7 @@ def test_what_was_ready_when_the_operator_stopped_closes_first() -> None:
     """Algorithm 9, Step 2.c: "If a triggering condition evaluates to true"."""
     logic = windowed(f=Tumbling(1, on="hour"))
     context = update(started(logic), logic, [hours(1, 10)]).context
-    context.state["f"]["seen"]["in"] = 11
+    context.state["f"]["watermark"] = 11
     done = update(context, logic, [])
     assert [closed.number for closed in done.closed] == [1]
     assert not done.nothing
@@ -214,7 +215,7 @@ def test_open_input_sets_are_flushed_when_all_ports_have_ended() -> None:
     assert [closed.number for closed in both.closed] == [1]
     assert both.ends
     assert both.context.finished
-    assert both.context.opened == {}
+    assert not both.context.opened
 
 
 def test_the_end_comes_exactly_once() -> None:
@@ -231,7 +232,7 @@ def test_what_a_flush_does_not_name_is_dropped() -> None:
     done = update(started(CHOOSY), CHOOSY, [keyed(1, "kept", "dropped"), end(2)])
     assert [closed.label for closed in done.closed] == [("generate", "kept")]
     assert done.dropped == (2,)
-    assert done.context.opened == {}
+    assert not done.context.opened
 
 
 def test_ids_of_input_sets_go_on_from_the_turn_before() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from clew.ids import InputSetId, Port
 from clew.pipeline.operators import OperatorLogic
-from clew.pipeline.windows import Count, Each, Tumbling
+from clew.pipeline.timewindows import Tumbling
+from clew.pipeline.windows import Count, Each
 from clew.protocol.log.alg2_update import Update, update
 from clew.protocol.log.alg3_generate import Productions, generate
 from clew.protocol.log.alg4_read import SideRead
@@ -33,6 +34,7 @@ from tests.protocol.scene import (
     end,
     one_each,
     output,
+    panes,
     started,
     unchanged,
     windowed,
@@ -126,7 +128,7 @@ def test_the_input_set_is_done_when_its_output_set_is_logged() -> None:
 def test_an_event_in_two_input_sets_is_done_in_each_by_itself() -> None:
     """Algorithm 3, Step 4 (4): "all events of the Input Set", and only as entries of it."""
     log, logic = Log("S.out > OP.in"), windowed(f=Tumbling(1, on="hour"))
-    log.send("S.out", {"f": [10, 11]})
+    log.send("S.out", {"f": panes(10, 11)})
     log.turn(started(logic), logic)
     assert log.rows("EVENT_LOG", "event_id", "status", "inset_id", send_op="S") == [(1, "done", 1), (1, "undone", 2)]
 
@@ -134,7 +136,7 @@ def test_an_event_in_two_input_sets_is_done_in_each_by_itself() -> None:
 def test_an_event_in_no_input_set_is_done_at_once() -> None:
     """Algorithm 3, Step 4 (4); in Clew, in the Input Set 0, without waiting for any Output Set."""
     log, logic = Log("S.out > OP.in"), windowed(f=Tumbling(1, on="hour"))
-    log.send("S.out", {"f": []}, {"f": [10]})
+    log.send("S.out", {"f": panes()}, {"f": panes(10)})
     log.turn(started(logic), logic)
     assert log.rows("EVENT_LOG", "event_id", "status", "inset_id", send_op="S") == [(1, "done", 0), (2, "undone", 1)]
 

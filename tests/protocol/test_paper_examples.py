@@ -10,21 +10,22 @@ from typing import Any
 import pytest
 
 from clew.ids import InputSetId
-from clew.pipeline.windows import Count, Tumbling
+from clew.pipeline.timewindows import Tumbling
+from clew.pipeline.windows import Count
 from clew.protocol.log.alg1_source import complete_action, drop_effect, emit, start_action
 from clew.protocol.log.alg2_update import Update, update
 from clew.protocol.log.alg3_generate import Productions
 from clew.protocol.log.alg7_output import recover_output
 from clew.protocol.log.context import Context, Span, fresh
-from tests.protocol.scene import Log, batch, bodies, output, started, windowed
+from tests.protocol.scene import Log, batch, bodies, output, panes, started, windowed
 
 H = 10
 HOURLY = windowed(generate=Tumbling(1, on="date"))
 
 
-def sales(*hours: int) -> dict[str, list[int]]:
+def sales(*hours: int) -> dict[str, Any]:
     """Return the facts of an event with sales records of these hours."""
-    return {"generate": list(hours)}
+    return {"generate": panes(*hours)}
 
 
 def a(event: int, status: str, receiver: str, input_set: int | None) -> tuple[Any, ...]:

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew.pipeline.operators import OperatorLogic
-from clew.pipeline.windows import Batch, Count, Each, Tumbling
+from clew.pipeline.timewindows import Tumbling
+from clew.pipeline.windows import Batch, Count, Each
 from clew.protocol.log.alg2_update import update
 from clew.protocol.log.alg3_generate import generate
 from clew.protocol.log.context import Arrival, Logic
-from tests.protocol.scene import Choosy, Pairs, end, one_each, started, windowed
+from tests.protocol.scene import Choosy, Pairs, end, one_each, panes, started, windowed
 
 LOGICS: dict[str, Logic] = {
     "windows": windowed(f=Each(), g=Count(3), h=Batch(), i=Tumbling(2, on="n")),
@@ -35,7 +36,7 @@ def test_no_later_turn_changes_an_earlier_step_or_context(
         events = []
         for keys, close in turn:
             number += 1
-            facts = {"keys": keys, "close": close, "i": [number // 2 * 2]}
+            facts = {"keys": keys, "close": close, "i": panes(number, size=2)}
             events.append(Arrival("in", number, 1, 1, facts))
         if index == len(turns) - 1:
             events.append(end(number + 1))

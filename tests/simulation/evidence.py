@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from clew.ids import Port
 from clew.model.certificate import Answer, Body, Logged, Sent, Taken
+from clew.model.read import late_of
 from clew.pipeline.schema import from_bytes
 from clew.protocol.rows import Bodies
 from tests.simulation.journal import Journal
@@ -45,6 +46,9 @@ class Evidence:
         # What was collected is the beginning of the port.
         return min(self._rows.sent.get(port, ()), default=self._rows.last_sent.get(port, 0) + 1) - 1
 
+    def collected_writes(self, connection: Port) -> int:
+        return self._rows.collected_writes.get(connection, 0)
+
     def sent(self, port: Port) -> Iterator[Sent]:
         for number, (header, _) in sorted(self._rows.sent.get(port, {}).items()):
             yield Sent(number, header.rows, header.size, header.end)
@@ -54,7 +58,19 @@ class Evidence:
             seqs = {entry.seq for entry in entries if entry.seq}
             if seqs:
                 (seq,) = seqs
-                yield Taken(seq, number, tuple(entry.input_set for entry in entries if entry.input_set))
+                yield Taken(seq, number, tuple(e.input_set for e in entries if e.input_set and not e.rejoined))
+
+    def rejoined(self, receiver: Port) -> Iterator[tuple[int, int]]:
+        for number, entries in self._rows.entries.get(receiver, {}).items():
+            yield from ((number, entry.input_set) for entry in entries if entry.rejoined and entry.input_set)
+
+    def decisions(self, operator: str) -> Iterator[tuple[int, Any]]:
+        rows = self._rows.decisions.get(operator, {})
+        return ((seq, json.loads(decision)) for seq, decision in sorted(rows.items()))
+
+    def late(self, operator: str) -> dict[str, int]:
+        row = self._rows.states.get(operator)
+        return late_of(row.state) if row is not None else {}
 
     def lineage(self, port: Port) -> Iterator[tuple[int, int]]:
         return iter(self._rows.lineage.get(port, []))

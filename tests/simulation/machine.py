@@ -112,6 +112,9 @@ class Machine:
         self._rehearsal = rehearsal
         self._schedule = schedule
         self._random = random.Random(schedule.seed)
+        # Time passes as it likes, and whoever crashes.
+        self._pauses = random.Random(schedule.seed)
+        self._now = 0
         self.world = World(frozenset(schedule.lost), frozenset(schedule.refused))
         self.graph: Graph = scene.declare(self.world)
         self._directory = directory
@@ -152,7 +155,9 @@ class Machine:
         """Start the process: nothing of an earlier one is left but the log."""
         channels = Channels(self.graph, self.journal)
         engine = InlineEngine(self.graph)
-        around = Surroundings(self.graph, self.journal, engine, channels, Progress(), self._directory, False)
+        around = Surroundings(
+            self.graph, self.journal, engine, channels, Progress(), self._directory, False, lambda: self._now
+        )
         self._around = around
         self._supervisor = Supervisor(around, Policy())
         self._is_final = wiring.is_finished(self.graph, self.journal)
@@ -196,6 +201,7 @@ class Machine:
                 self._act(group)
 
     def _act(self, group: _Group) -> None:
+        self._now += self._pauses.choice((1_000, 200_000, 1_500_000))
         try:
             if group.recovered < len(group.operators):
                 self._recover(group)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clew import Batch, Context, Count, InputSet, Operator, Pipeline, Tumbling
+from clew import Batch, Context, Count, InputSet, Operator, Pipeline, Session, Sliding, Tumbling
 from clew.connectors import generator
 from clew.ids import Port
 from clew.pipeline.graph import Graph
@@ -308,6 +308,35 @@ def posted(world: World) -> Graph:
 # Judges.
 
 
+def moments(index: int) -> pa.Table:
+    """Two records per event; some lie between earlier ones, so that sessions become one, and some come late."""
+    first, second = 6 * index - 9 * (index % 3 == 2), 6 * index + 1 - 17 * (index % 4 == 3)
+    return pa.table({"n": [2 * index, 2 * index + 1], "t": [first, second], "k": [index % 2, 0]})
+
+
+def timed(world: World) -> Graph:
+    pipeline = Pipeline("timed")
+    source = pipeline.source("moments", generator(moments, EVENTS), **TURNS)
+
+    @pipeline.operator(source, window=Session(4, on="t", lateness=5, late="late"), **SAME)
+    def sessions(table: pa.Table) -> pa.Table:
+        return table.select(["window_start", "window_end", "n"])
+
+    @pipeline.operator(source, window=Count(3, by="k"), **SAME)
+    def threes(table: pa.Table) -> pa.Table:
+        return table.select(["k", "n"])
+
+    @pipeline.operator(source, window=Sliding(12, 8, on="t", by="k", key_groups=2), **SAME)
+    def sliding(table: pa.Table) -> pa.Table:
+        return table.select(["window_start", "k", "n"])
+
+    for port in ("sessions", "sessions.late", "threes", "sliding"):
+        name = port.replace(".", "_")
+        pipeline.sink(pipeline.port(port if "." in port else f"{port}.out"), Transactional(world, name),
+                      name=f"{name}_sink", group="sinks", **TURNS)  # fmt: skip
+    return pipeline.graph()
+
+
 def no_more(world: World, journal: Journal) -> None:
     """For a deterministic pipeline, comparing with a run without failures says it all."""
 
@@ -378,6 +407,7 @@ SCENES = {
         Scene("diamond", diamond, True, no_more),
         Scene("ports", ports, True, no_more),
         Scene("stateful", stateful, True, no_more),
+        Scene("timed", timed, True, no_more),
         Scene("collected", collected, True, no_more, collects=True),
         Scene("posted", posted, True, judge_posted),
         Scene("drawn", drawn, False, judge_drawn),

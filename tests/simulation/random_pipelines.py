@@ -1,7 +1,7 @@
 """Pipelines drawn at random: chains, fans, joins, windows, writers, sources and functions of every kind.
 
-A `Blueprint` is a plain value whose repr declares the pipeline again. Records are always (n, t), so that any operator
-can follow any other; `t` is the event time, and only where it is known to come in order may a time window follow.
+A `Blueprint` is a plain value whose repr declares the pipeline again. Records are always (n, t, k), so that any
+operator can follow any other: `t` is the event time, which is out of order now and then, and `k` a key.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clew import Batch, Context, Count, Each, InputSet, Operator, Pipeline, Tumbling
+from clew import Batch, Context, Count, Each, Every, InputSet, Operator, Pipeline, Session, Sliding, Tumbling
 from clew.connectors import generator
 from clew.pipeline.graph import Graph
 from clew.pipeline.windows import Window
@@ -21,8 +21,21 @@ from tests.simulation.pipelines import TURNS, Scene
 
 SINKS = {"transactional": Transactional, "idempotent": Idempotent, "checkable": Checkable}
 SOURCES = ("generator", "sparse", "queue", "growing")
-WINDOWS = ("each", "batch", "count2", "count3", "tumbling")
-KINDS = ("same", "double", "some", "sum", "drawn", "split", "ledger", "asked")
+WINDOWS: dict[str, Window] = {
+    "each": Each(),
+    "batch": Batch(),
+    "every": Every("1 second"),
+    "count2": Count(2),
+    "count3": Count(3),
+    "tumbling": Tumbling(10, on="t"),
+    "waiting": Tumbling(10, on="t", lateness=7, late="late", idle="2 seconds"),
+    "keyed": Tumbling(8, on="t", by="k", key_groups=2, lateness=3),
+    "sliding": Sliding(12, 8, on="t", late="late"),
+    "session": Session(4, on="t", lateness=5),
+    "sessions": Session(9, on="t", by="k", lateness=4, late="late"),
+    "counted": Count(3, by=["k"]),
+}
+KINDS = ("same", "double", "some", "sum", "drawn", "split", "ledger", "asked", "clocked")
 
 
 @dataclass(frozen=True)
@@ -50,14 +63,6 @@ class Blueprint:
     collects: bool = False
 
 
-@dataclass(frozen=True)
-class _Out:
-    """A port, and whether the times on it are known to come in order."""
-
-    port: Any
-    ordered: bool
-
-
 def scene(blueprint: Blueprint) -> Scene:
     """Return the pipeline as one to simulate; the checker is its only judge."""
     return Scene(repr(blueprint), lambda world: declare(blueprint, world), False, _no_more, blueprint.collects)
@@ -79,11 +84,11 @@ def declare(blueprint: Blueprint, world: World) -> Graph:
     unread = [out for index, out in enumerate(outs) if index not in read]
     for index, out in enumerate(unread):
         kind = blueprint.sinks[index % len(blueprint.sinks)]
-        pipeline.sink(out.port, SINKS[kind](world, f"sink{index}"), name=f"sink{index}", **TURNS)
+        pipeline.sink(out, SINKS[kind](world, f"sink{index}"), name=f"sink{index}", **TURNS)
     return pipeline.graph()
 
 
-def _source(pipeline: Pipeline, world: World, blueprint: Blueprint, index: int) -> _Out:
+def _source(pipeline: Pipeline, world: World, blueprint: Blueprint, index: int) -> Any:
     kind, events = blueprint.sources[index], blueprint.events
     made: dict[str, Callable[[], Any]] = {
         "generator": lambda: generator(_records, events),
@@ -94,42 +99,42 @@ def _source(pipeline: Pipeline, world: World, blueprint: Blueprint, index: int) 
     }
     port = pipeline.source(f"source{index}", made[kind](), **TURNS)
     if kind not in ("queue", "growing"):
-        return _Out(port, True)
+        return port
 
     @pipeline.operator(port, name=f"named{index}", deterministic=True, **TURNS)
     def named(table: pa.Table) -> pa.Table:
-        return pa.table({"n": table.column(0), "t": pc.multiply(table["n"], 3)})
+        return _records_of(table.column(0), pc.bit_wise_xor(pc.multiply(table["n"], 3), 8))
 
-    return _Out(named, True)
+    return named
 
 
 def _records(index: int) -> pa.Table:
-    """Two records per event; some events span two windows of 10."""
-    return pa.table({"n": [2 * index, 2 * index + 1], "t": [4 * index, 4 * index + 3]})
+    """Two records per event; some events span two windows, some lie between earlier ones, some come late."""
+    first, second = 6 * index - 9 * (index % 3 == 2), 6 * index + 1 - 17 * (index % 4 == 3)
+    return _records_of(pa.array([2 * index, 2 * index + 1]), pa.array([first, second]))
 
 
-def _node(pipeline: Pipeline, world: World, node: Node, name: str, inputs: Sequence[_Out]) -> list[_Out]:
+def _records_of(numbers: Any, times: Any) -> pa.Table:
+    return pa.table({"n": numbers, "t": times, "k": pc.bit_wise_and(numbers, 1)})
+
+
+def _node(pipeline: Pipeline, world: World, node: Node, name: str, ports: Sequence[Any]) -> list[Any]:
     settings: dict[str, Any] = {**TURNS, "name": name, "capacity": node.capacity}
     if node.group:
         settings["group"] = f"group{node.group}"
-    # The second of two events of one Input Set begins where the first began.
-    ordered = len(inputs) == 1 and inputs[0].ordered and node.kind != "double"
-    ports = [out.port for out in inputs]
-    if node.kind in ("ledger", "asked"):
-        return [_Out(_general(pipeline, world, node, name, ports, settings), False)]
-    window = _window(node.window, all(out.ordered for out in inputs))
+    if node.kind in ("ledger", "asked", "clocked"):
+        return [_general(pipeline, world, node, name, ports, settings)]
+    window = WINDOWS[node.window]
+    if len(ports) > 1 and not window.many_ports:
+        window = WINDOWS["waiting"]
+    late = [f"{name}.late"] if len(ports) == 1 else [f"{name}.late_{port}" for port in "ab"]
+    late = late if window.late_port else []
     if node.kind == "split":
         pipeline.operator(*ports, window=window, outputs=("even", "odd"), deterministic=True, **settings)(_split(ports))
-        return [_Out(f"{name}.even", ordered), _Out(f"{name}.odd", ordered)]
+        return [f"{name}.even", f"{name}.odd", *late]
     function = _function(node.kind, world, len(ports))
     port = pipeline.operator(*ports, window=window, deterministic=node.kind != "drawn", **settings)(function)
-    return [_Out(port, ordered)]
-
-
-def _window(name: str, ordered: bool) -> Window:
-    if name == "tumbling":
-        return Tumbling(10, on="t") if ordered else Count(2)
-    return {"each": Each(), "batch": Batch(), "count2": Count(2), "count3": Count(3)}[name]
+    return [port, *late]
 
 
 def _function(kind: str, world: World, ports: int) -> Callable[..., Any]:
@@ -140,7 +145,7 @@ def _function(kind: str, world: World, ports: int) -> Callable[..., Any]:
                 return table
             case "double":
                 # Two events of one Input Set.
-                return [table, table.set_column(0, "n", pc.multiply(table["n"], 2))]
+                return [table, _records_of(pc.multiply(table["n"], 2), table["t"])]
             case "some":
                 # Some Input Sets make no event.
                 kept = table.filter(pc.not_equal(pc.bit_wise_and(table["n"], 3), 1))
@@ -175,16 +180,14 @@ def _with_ports(compute: Callable[..., Any], ports: int) -> Callable[..., Any]:
 
 
 def _together(tables: Sequence[pa.Table]) -> pa.Table:
-    known = [table.select(["n", "t"]) for table in tables if "n" in table.schema.names]
-    return (
-        pa.concat_tables(known) if known else pa.table({"n": pa.array([], pa.int64()), "t": pa.array([], pa.int64())})
-    )
+    known = [table.select(["n", "t", "k"]) for table in tables if "n" in table.schema.names]
+    return pa.concat_tables(known) if known else _records_of(pa.array([], pa.int64()), pa.array([], pa.int64()))
 
 
 def _one(number: int, table: pa.Table) -> pa.Table:
     """One record, at the time of the first one that it stands for."""
     first = pc.min(table["t"]).as_py() if table.num_rows else 0
-    return pa.table({"n": [number], "t": [first]})
+    return _records_of(pa.array([number]), pa.array([first]))
 
 
 def _general(
@@ -194,9 +197,9 @@ def _general(
     connections: dict[str, Any] = {}
     if node.kind == "ledger":
         connections["writes"] = {"book": Transactional(world, f"{name}_book"), "mail": Checkable(world, f"{name}_mail")}
-    else:
+    elif node.kind == "asked":
         connections["reads"] = {"ticker": Ticker(world)}
-    operator = _Ledger() if node.kind == "ledger" else _Asked()
+    operator = {"ledger": _Ledger, "asked": _Asked, "clocked": _Clocked}[node.kind]()
     return pipeline.general(name, operator, *ports, deterministic=True, **connections, **settings)
 
 
@@ -224,7 +227,7 @@ class _Ledger(Operator):
 
     def generate(self, input_set: InputSet, context: Context) -> Any:
         total = sum(pc.sum(event.table["n"]).as_py() for event in input_set.events)
-        row = pa.table({"n": [total], "t": [context.state["records"]]})
+        row = _records_of(pa.array([total]), pa.array([context.state["records"]]))
         context.write("book", row)
         if input_set.key[0] == "pair":
             context.write("mail", row)
@@ -244,4 +247,27 @@ class _Asked(Operator):
     def generate(self, input_set: InputSet, context: Context) -> Any:
         table = input_set.events[0].table
         answers = [context.read("ticker", f"{input_set.key} {i}")["answer"][0].as_py() for i in range(table.num_rows)]
-        return pa.table({"n": answers, "t": table["t"]})
+        return _records_of(pa.array(answers, pa.int64()), table["t"])
+
+
+class _Clocked(Operator):
+    """All events between two looks at the clock are a set, which is told the time and how many there were before."""
+
+    tick_every = "500 milliseconds"
+
+    def initial(self) -> dict[str, Any]:
+        return {"now": 0, "taken": 0, "set": 0}
+
+    def tick(self, now: int, state: dict[str, Any]) -> None:
+        state["now"], state["set"] = now, state["set"] + 1
+
+    def assign(self, event: Any, state: dict[str, Any]) -> Sequence[Any]:
+        state["taken"] += 1
+        return [state["set"]]
+
+    def ready(self, state: dict[str, Any], opened: Collection[Any]) -> Sequence[Any]:
+        return [key for key in opened if key < state["set"]]
+
+    def generate(self, input_set: InputSet, context: Context) -> Any:
+        taken = [context.state["taken"] + event.id.number for event in input_set.events]
+        return _records_of(pa.array(taken), pa.array([context.state["now"] // 1_000_000] * len(taken)))

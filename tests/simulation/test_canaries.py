@@ -11,10 +11,11 @@ import pytest
 from clew.errors import ClewError
 from clew.faultpoint import CrashInjected
 from clew.pipeline.operators import WindowLogic
+from clew.protocol.log import alg3_generate
 from clew.protocol.log.alg3_generate import Output, Productions
 from clew.protocol.log.alg6_source import Resume
 from clew.protocol.rows import cut_bodies
-from clew.protocol.step import Acknowledge, FinishSets, LogEvents, OpenSets, Step, StoreState
+from clew.protocol.step import Acknowledge, FinishSets, LogEvents, LogWrites, OpenSets, Step, StoreState
 from clew.runtime import operator, source
 from clew.runtime.channels import Channels
 from clew.runtime.inputs import Inputs
@@ -37,6 +38,21 @@ def sends_before_the_commit() -> AbstractContextManager[Any]:
         perform(writer, step, point)
 
     return mock.patch.object(Writer, "perform", wrong)
+
+
+def performs_before_the_commit() -> AbstractContextManager[Any]:
+    """Write actions reach the outside before the transaction that logs them; the sink hides that they come again."""
+    commit = operator.OperatorRunner._commit
+
+    def wrong(runner: operator.OperatorRunner, plan: Any, made: Any) -> None:
+        _, step = operator.generate(plan, made, next(iter(runner.spec.sinks)) if runner.spec.is_sink else None)
+        for write in step.writes:
+            if isinstance(write, LogWrites):
+                runner._writes._run(write.port.name, write.writes, check=False)
+                runner._writes._tell("written", write.port, write.writes)
+        commit(runner, plan, made)
+
+    return mock.patch.object(operator.OperatorRunner, "_commit", wrong)
 
 
 def acknowledges_before_the_outputs() -> AbstractContextManager[Any]:
@@ -112,6 +128,18 @@ def loses_open_input_sets() -> AbstractContextManager[Any]:
     return mock.patch.object(operator, "recover_processing", lambda c, logic, row, *_: recover(c, logic, row, [], {}))
 
 
+def forgets_its_keys() -> AbstractContextManager[Any]:
+    recover = operator.recover_processing
+    return mock.patch.object(
+        operator, "recover_processing", lambda c, logic, row, m, o, _: recover(c, logic, row, m, o)
+    )
+
+
+def leaves_events_behind_when_sessions_become_one() -> AbstractContextManager[Any]:
+    """The log does not hear that events of one session now belong to another."""
+    return mock.patch.object(alg3_generate, "rejoins", return_value=())
+
+
 def does_not_resend() -> AbstractContextManager[Any]:
     return mock.patch.object(Channels, "resend", return_value=None)
 
@@ -156,8 +184,8 @@ def computes_logged_outputs_again() -> AbstractContextManager[Any]:
     """What was logged before a crash is made once more after it, under new numbers."""
     recover = operator.recover_processing
 
-    def wrong(context: Any, logic: Any, row: Any, members: Any, labels: Any) -> Any:
-        recovered = recover(context, logic, row, members, labels)
+    def wrong(context: Any, logic: Any, *rest: Any) -> Any:
+        recovered = recover(context, logic, *rest)
         recovered.latest = {port: max(number - 1, 0) for port, number in recovered.latest.items()}
         return recovered
 
@@ -247,6 +275,7 @@ def _cut(output: Output, index: int) -> Output:
 #: A bug, the pipelines that it is looked for in, and what dies.
 CANARIES: list[tuple[Callable[[], AbstractContextManager[Any]], tuple[str, ...], str]] = [
     (sends_before_the_commit, ("drawn", "linear"), "group"),
+    (performs_before_the_commit, ("linear",), "group"),
     (acknowledges_before_the_outputs, ("linear",), "group"),
     (keeps_no_marker_in_the_sink, ("linear",), "group"),
     (repeats_writes_without_a_question, ("diamond",), "group"),
@@ -254,6 +283,8 @@ CANARIES: list[tuple[Callable[[], AbstractContextManager[Any]], tuple[str, ...],
     (reads_the_outside_again, ("observed",), "group"),
     (loses_the_global_state, ("stateful",), "group"),
     (loses_open_input_sets, ("linear",), "group"),
+    (forgets_its_keys, ("timed",), "group"),
+    (leaves_events_behind_when_sessions_become_one, ("timed",), "group"),
     (does_not_resend, ("linear",), "group"),
     (skips_an_input, ("linear",), "group"),
     (loses_what_is_not_durable, ("diamond",), "machine"),

@@ -45,7 +45,7 @@ NODES = st.builds(
     Node,
     st.sampled_from(KINDS),
     st.lists(st.integers(0, 9), min_size=1, max_size=2).map(tuple),
-    st.sampled_from(WINDOWS),
+    st.sampled_from(sorted(WINDOWS)),
     st.integers(0, 2),
     st.sampled_from((1, 2, 100)),
 )
@@ -54,7 +54,7 @@ BLUEPRINTS = st.builds(
     st.lists(st.sampled_from(SOURCES), min_size=1, max_size=2).map(tuple),
     st.lists(NODES, min_size=1, max_size=4).map(tuple),
     st.lists(st.sampled_from(sorted(SINKS)), min_size=1, max_size=3).map(tuple),
-    st.integers(1, 6),
+    st.integers(1, 8),
     st.booleans(),
 )
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from clew import Batch, Count, Pipeline, generator
 from clew.errors import EngineFailed, SetupFailed
 from clew.run import SparkOptions, run
-from clew.spark.versions import require_same_versions
+from clew.spark.versions import require_same_versions, unable
 from tests.spark.outside import rows
 
 SENT = """
@@ -241,3 +241,18 @@ def test_the_java_stack_goes_to_a_file_whose_path_is_told(spark: SparkSession, t
     assert str(raised.value).startswith("operator deadly: Spark failed the job: ")
     assert str(raised.value).endswith(f"; the Java stack is in {path}")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "ModuleNotFoundError: No module named 'clew'",
+            "the workers' Python has no package clew, which the driver has",
+        ),
+        ("\n  something odd\nmore", "the workers could not be asked for their versions: something odd"),
+    ],
+)
+def test_what_workers_fail_on_is_said_in_one_line(text: str, said: str) -> None:
+    cure = "; install on all executors what the driver has, and say where it is with PYSPARK_PYTHON, or send it with "
+    assert str(unable(text, "python3")) == said + cure + "spark.archives"

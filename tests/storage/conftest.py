@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.figures import lacking
 from tests.storage.launcher import Launcher
 from tests.storage.place import Scene
 from tests.storage.syscalls import Undisturbed
 
 
 @pytest.fixture(scope="session")
-def _strace() -> None:
+def _strace(pytestconfig: pytest.Config) -> None:
     if shutil.which("strace") is None:
-        pytest.skip("strace is missing: make tools")
+        lacking(pytestconfig, "strace is missing: make tools")
     traced = subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True, text=True)
     if traced.returncode:
-        pytest.skip(f"this machine does not let processes be traced: {traced.stderr}")
+        lacking(pytestconfig, f"this machine does not let processes be traced: {traced.stderr}")
 
 
 @pytest.fixture(scope="session")

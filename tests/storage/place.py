@@ -1,5 +1,6 @@
 """A place of its own for one run, and what its sinks hold, as anyone who opens them would read it."""
 
+import csv
 import json
 import re
 import shutil
@@ -38,7 +39,22 @@ class Scene:
         (home / "table").mkdir(parents=True)
         if self.pipeline == "windows":
             (home / "spool").write_text("".join(f"{number}\n" for number in range(self.events)))
+        if self.pipeline == "joined":
+            _fill(home / "input", self.events)
         return Place(self, home, planted)
+
+
+def _fill(directory: Path, events: int) -> None:
+    """Make what the joined pipeline reads: two files of sales, and a database of prices."""
+    (directory / "sales").mkdir(parents=True)
+    for part in range(2):
+        lines = [
+            json.dumps({"t": n, "sale": f"sale {n} " * 8}) + "\n" for n in range(part * events, (part + 1) * events)
+        ]
+        (directory / "sales" / f"part-{part}.jsonl").write_text("".join(lines))
+    with closing(sqlite3.connect(directory / "prices.db")) as database, database:
+        database.execute("CREATE TABLE prices (t INTEGER PRIMARY KEY, price INTEGER)")
+        database.executemany("INSERT INTO prices VALUES (?, ?)", [(n, n * n % 17) for n in range(2 * events)])
 
 
 FILES = Scene("files", "orders", ("files",), 16)
@@ -46,6 +62,8 @@ TABLE = Scene("table", "orders", ("paid",), 16)
 BOTH = Scene("both", "orders", ("files", "paid"), 16)
 #: Some bodies in files and some in the log.
 WINDOWS = Scene("windows", "windows", ("sums", "ledger", "files/counts", "files/pairs"), 14, inline_limit=320)
+#: Two sources that are read again, joined; all bodies in the log, no matter how large.
+JOINED = Scene("joined", "joined", ("files/sales", "files/hours", "hours"), 8, inline_limit=1 << 20)
 #: A checkpoint whenever there may be one.
 HASTY = Scene("hasty", "orders", ("files",), 8, checkpoint_pages=1)
 
@@ -117,6 +135,9 @@ def _records(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
         rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
         return rows
+    if path.suffix == ".csv":
+        with path.open(newline="") as lines:
+            return list(csv.DictReader(lines))
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tests.figures import CALLS, FIRED, SCHEDULED, tally
+from tests.figures import FIRED, SCHEDULED, tally
 from tests.storage import strace
 from tests.storage.launcher import MAIN, Ending, Launcher
 from tests.storage.place import Held, Place, Scene, differences
@@ -62,7 +62,6 @@ def kill(place: Place, launcher: Launcher, call: Call, failing: tuple[str, ...] 
     assert ending.killed, f"it was to be killed: {ending}"
     assert calls[-1].what == call.what, f"it was killed at {calls[-1]}"
     tally(FIRED)
-    tally(CALLS)
 
 
 def fail(

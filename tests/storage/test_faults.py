@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.figures import lacking
 from tests.storage import strace
 from tests.storage.launcher import GROUP, LOG, MAIN, Ending, Launcher
 from tests.storage.place import BOTH, FILES, TABLE, WINDOWS, Place, Scene, differences
@@ -238,10 +239,10 @@ def test_scenario_11_a_disk_that_is_really_full_and_has_room_again(
 
 
 @pytest.fixture(scope="module")
-def short_writer(_strace: None) -> Iterator[Launcher]:
+def short_writer(_strace: None, pytestconfig: pytest.Config) -> Iterator[Launcher]:
     """Launches runs whose writes can be made short: of what is to be written only some is, as write(2) may do."""
     if shutil.which("fiu-run") is None:
-        pytest.skip("fiu-run is missing: make tools")
+        lacking(pytestconfig, "fiu-run is missing: make tools")
     running = Launcher("fiu-run", "-x", "-f", "")
     yield running
     running.close()

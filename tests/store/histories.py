@@ -18,9 +18,12 @@ from clew.protocol.step import (
     DropReadEvent,
     FinishReadEvent,
     FixSchema,
+    LogDecision,
     LogReadEvent,
     LogStateEvent,
+    Rejoin,
     SetOperator,
+    StoreKeyed,
     StoreState,
     Write,
 )
@@ -75,6 +78,10 @@ MIDDLE_OPS = (
     "side_read",
     "label",
     "run",
+    "rejoin",
+    "rejoin",
+    "decide",
+    "keyed",
 )
 SINK_OPS = (
     "take",
@@ -138,6 +145,9 @@ class World:
     action: int = 0
     written: int = 0
     undone_writes: list[int] = field(default_factory=list)
+    #: What was taken into listed Input Sets: (operator, first, count, Input Sets).
+    listed: list[tuple[str, int, int, set[int]]] = field(default_factory=list)
+    decisions: int = 0
 
     def after(self, operator: str, parts: list[Draw]) -> tuple["World", list[Write]]:
         """Return the writes of a commit, and the world if it is accepted."""
@@ -192,9 +202,32 @@ class World:
             self._opens(operator, new, (skip + count - 1) // 2 + 1)
             return Every(InputSetId(new), 2, skip)
         if draw.b == 3 and still_open:
-            return listed(*still_open[-2:])
+            return self._listed(operator, count, still_open[-2:])
         self._opens(operator, new, 2)
-        return listed(new, new + 1)
+        return self._listed(operator, count, [new, new + 1])
+
+    def _listed(self, operator: str, count: int, sets: list[int]) -> Assignment:
+        self.listed.append((operator, self.taken[IN[operator]] - count + 1, count, set(sets)))
+        return listed(*sets)
+
+    def _rejoin(self, operator: str, draw: Draw) -> list[Write]:
+        """Let events of an open Input Set join another open one."""
+        still_open = set(self.open.get(operator, []))
+        for owner, first, count, sets in reversed(self.listed):
+            into = sorted(still_open - sets)
+            if owner == operator and sets & still_open and into:
+                target = into[draw.a % len(into)]
+                sets.add(target)
+                return [Rejoin(IN[operator], first, count + max(draw.off, 0) * 1_000, first, InputSetId(target))]
+        return []
+
+    def _decide(self, operator: str, draw: Draw) -> list[Write]:
+        self.decisions += 1
+        return [LogDecision(operator, 1_000 + self.decisions, {"f": [draw.a]})]
+
+    def _keyed(self, operator: str, draw: Draw) -> list[Write]:
+        value = None if draw.off or draw.b == 0 else {"b": draw.b}
+        return [StoreKeyed(operator, (("f", f"k{draw.a}", value),))]
 
     def _opens(self, operator: str, first: int, count: int) -> None:
         self.open[operator] += range(first, first + count)

@@ -78,6 +78,7 @@ def answers(store: Store, world: World) -> dict[Any, Any]:
     return {
         **tables(store),
         "operators": store.operators(),
+        "keyed": {operator: store.keyed(operator) for operator in OPERATORS},
         "members": {operator: each_member(store, operator) for operator in OPERATORS},
         "open sets": {operator: store.open_sets(operator) for operator in OPERATORS},
         "state": {operator: store.state(operator) for operator in OPERATORS},

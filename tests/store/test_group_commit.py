@@ -18,6 +18,7 @@ from clew.faultpoint import CrashInjected, arm
 from clew.ids import Port
 from clew.store.base import Topology
 from clew.store.sqlite import SqliteStore
+from tests.figures import lacking
 from tests.store.logs import READER_OUT, TOPOLOGY, Pen, events
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,9 +174,10 @@ except StoreFailed:
     return done.stdout
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace tells the system calls")
-def test_d1_only_a_durable_commit_waits_for_the_disk(tmp_path: Path) -> None:
+def test_d1_only_a_durable_commit_waits_for_the_disk(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """One sync of the write-ahead log's file covers the commits before it, which had none."""
+    if shutil.which("strace") is None:
+        lacking(pytestconfig, "strace tells the system calls, and is missing: make tools")
     script = f"""
 import os
 from clew.store.sqlite import SqliteStore
@@ -194,7 +196,7 @@ os.write(1, b"end")
     strace = ["strace", "-f", "-y", "-e", "trace=fsync,fdatasync,write", "-o", str(calls)]
     done = subprocess.run([*strace, sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     if "ptrace" in done.stderr.lower():
-        pytest.skip("this machine does not let processes be traced")
+        lacking(pytestconfig, "this machine does not let processes be traced")
     marked = [
         line for line in calls.read_text().splitlines() if "sync(" in line or "durable" in line or '"end"' in line
     ]

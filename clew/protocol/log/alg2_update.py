@@ -1,12 +1,12 @@
 """Algorithm 2: the State Update phase, and the Triggering that ends it."""
 
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from clew.errors import GapInIds, UserFunctionFailed
 from clew.ids import InputSetId
-from clew.protocol.log.context import Arrival, Context, InputSet, Logic
+from clew.protocol.log.context import Arrival, Context, InputSet, Logic, Memory, Span
 from clew.protocol.log.runs import Taken
 from clew.protocol.rows import Label
 
@@ -20,57 +20,130 @@ class Update:
     closed: tuple[InputSet, ...]
     #: The last Input Set id before this turn.
     known: int
-    #: Input Sets that end without an Output Set: dropped by a flush.
+    #: Input Sets that end without an Output Set: dropped by a flush, or become part of another one.
     dropped: tuple[InputSetId, ...] = ()
     #: Whether the last of the operator's inputs ended in this turn: then, and never again, it sends its own end.
     ends: bool = False
+    #: What the clock made the operator decide before it took any event, with its number in that order.
+    decided: tuple[int, Any] | None = None
+    #: Events that joined a further Input Set after they were taken.
+    rejoined: tuple[tuple[Span, InputSetId], ...] = ()
 
     @property
     def nothing(self) -> bool:
-        return not (self.taken or self.closed)
+        return not (self.taken or self.closed or self.decided)
 
 
-def update(context: Context, logic: Logic, arrivals: Iterable[Arrival]) -> Update:
+def update(context: Context, logic: Logic, arrivals: Iterable[Arrival], decision: Any = None) -> Update:
     """Take events one by one; after each, close the Input Sets that became ready.
 
     Step 1: an obsolete event is discarded; a gap in ids is a bug and stops the operator (C1).
     Step 2: the event updates the global state, and is assigned to Input Sets.
     Step 3: triggering; a ready Input Set closes at once, with its own snapshot of the global state, and
     no event is assigned to it again.
+
+    `decision` is what the clock makes the operator decide; it comes before the events and has a number as they have.
     """
-    after = context.draft()
-    after.turn += 1
-    taken: list[Taken] = []
-    # What was ready when the operator stopped, if anything, comes first (Algorithm 9, Step 2.c).
-    closed = _close(after, logic, logic.ready(after.state, after.opened)) if after.opened else []
+    turn = _Turn(context.draft(), logic)
+    turn.begin()
+    if decision is not None:
+        turn.decide(decision)
     for event in arrivals:
-        if event.number <= after.latest.get(event.port, 0):
-            continue
-        taken.append(_take(after, logic, event))
-        closed += _close(after, logic, logic.ready(after.state, after.opened))
-    closed += _close(after, logic, logic.end_turn(after.state, after.opened))
-    dropped: tuple[InputSetId, ...] = ()
-    ends = after.all_ended and bool(after.senders) and not after.finished
-    if ends:
-        closed += _close(after, logic, logic.flush(after.state, after.opened))
-        dropped = tuple(left.number for left in after.opened.values())
-        after.opened.clear()
-        after.finished = True
-    return Update(after, tuple(taken), tuple(closed), context.input_set, dropped, ends)
+        if event.number > turn.context.latest.get(event.port, 0):
+            turn.take(event)
+    turn.end()
+    after = turn.context
+    return Update(
+        after, tuple(turn.taken), tuple(turn.closed), context.input_set, tuple(turn.dropped),
+        after.finished and not context.finished, turn.decided, tuple(turn.rejoined),
+    )  # fmt: skip
 
 
-def _take(context: Context, logic: Logic, event: Arrival) -> Taken:
-    expected = context.latest.get(event.port, 0) + 1
-    if event.number != expected:
-        raise GapInIds(f"{context.operator}.{event.port}", expected, event.number)
-    context.latest[event.port] = event.number
-    context.seq += 1
-    if event.end:
-        context.ended.append(event.port)
-        logic.end(event.port, context.state)
-        return Taken(event.port, event.number, context.seq, ())
-    labels = logic.assign(event, context.state)
-    return Taken(event.port, event.number, context.seq, assign(context, labels, event.port, event.number))
+@dataclass
+class _Turn:
+    """A turn under way."""
+
+    context: Context
+    logic: Logic
+    taken: list[Taken] = field(default_factory=list)
+    closed: list[InputSet] = field(default_factory=list)
+    dropped: list[InputSetId] = field(default_factory=list)
+    rejoined: list[tuple[Span, InputSetId]] = field(default_factory=list)
+    decided: tuple[int, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._absorbed: list[tuple[Label, Label]] = []
+        self._memory: Memory = self.context.memory(self._absorbed)
+
+    def begin(self) -> None:
+        self.context.turn += 1
+        self.context.opened.watch(lambda label: self.logic.deadline(label, self._memory))
+        # What was ready when the operator stopped, if anything, comes first (Algorithm 9, Step 2.c).
+        if self.context.opened:
+            self._close(self.logic.ready(self._memory, self.context.opened))
+
+    def decide(self, decision: Any) -> None:
+        self.context.seq += 1
+        self.decided = (self.context.seq, decision)
+        self.logic.follow(decision, self._memory)
+        self._close(self.logic.ready(self._memory, self.context.opened))
+
+    def take(self, event: Arrival) -> None:
+        context = self.context
+        expected = context.latest.get(event.port, 0) + 1
+        if event.number != expected:
+            raise GapInIds(f"{context.operator}.{event.port}", expected, event.number)
+        context.latest[event.port] = event.number
+        context.seq += 1
+        sets: tuple[InputSetId, ...] = ()
+        if event.end:
+            context.ended.append(event.port)
+            self.logic.end(event.port, self._memory)
+        else:
+            labels = self.logic.assign(event, self._memory)
+            self._absorb()
+            sets = self._assign(labels, event)
+        self.taken.append(Taken(event.port, event.number, context.seq, sets))
+        self._close(self.logic.ready(self._memory, context.opened))
+
+    def end(self) -> None:
+        context = self.context
+        self._close(self.logic.end_turn(self._memory, context.opened))
+        if context.all_ended and context.senders and not context.finished:
+            self._close(self.logic.flush(self._memory, context.opened))
+            self.dropped += [left.number for left in context.opened.values()]
+            context.opened.clear()
+            context.finished = True
+
+    def _assign(self, labels: Sequence[Label], event: Arrival) -> tuple[InputSetId, ...]:
+        context = self.context
+        new = [label for label in labels if label not in context.opened]
+        sets = assign(context, labels, event.port, event.number)
+        for label in new:
+            context.opened.alarm(label, self.logic.deadline(label, self._memory))
+        return sets
+
+    def _absorb(self) -> None:
+        """Let Input Sets become part of others, with all their events."""
+        opened = self.context.opened
+        for gone, into in self._absorbed:
+            old = opened.pop(gone)
+            assert old is not None, f"{self.context.operator} has no open Input Set {gone}"
+            target = opened[into]
+            self.rejoined += [(span, target.number) for span in target.absorb(old)]
+            self.dropped.append(old.number)
+        self._absorbed.clear()
+
+    def _close(self, labels: Iterable[Label]) -> None:
+        context = self.context
+        for label in dict.fromkeys(labels):
+            input_set = context.opened.pop(label)
+            if input_set is None:
+                why = "it is named as complete, but is not open; return only keys that are in `opened`"
+                raise UserFunctionFailed(context.operator, f"Input Set {label[1]!r}", "KeyError", why, "")
+            input_set.closed_at = context.seq
+            input_set.state = self.logic.close(label, self._memory)
+            self.closed.append(input_set)
 
 
 def assign(context: Context, labels: Sequence[Label], port: str, number: int) -> tuple[InputSetId, ...]:
@@ -81,20 +154,6 @@ def assign(context: Context, labels: Sequence[Label], port: str, number: int) ->
         if opened is None:
             context.input_set += 1
             opened = context.opened[label] = InputSet(InputSetId(context.input_set), label)
-        opened.add(port, number)
+        opened.add(port, number, context.seq)
         sets.append(opened.number)
     return tuple(sets)
-
-
-def _close(context: Context, logic: Logic, labels: Iterable[Label]) -> list[InputSet]:
-    closed = []
-    for label in dict.fromkeys(labels):
-        input_set = context.opened.pop(label, None)
-        if input_set is None:
-            why = "it is named as complete, but is not open; return only keys that are in `opened`"
-            raise UserFunctionFailed(context.operator, f"Input Set {label[1]!r}", "KeyError", why, "")
-        input_set.closed_at = context.seq
-        if logic.uses_state:
-            input_set.state = deepcopy(context.state)
-        closed.append(input_set)
-    return closed

@@ -7,10 +7,11 @@ from clew.ids import InputSetId, Port
 from clew.protocol.log.alg2_update import Update
 from clew.protocol.log.alg4_read import SideRead, log_reads
 from clew.protocol.log.context import Context
-from clew.protocol.log.runs import acknowledgements, finished, lineages
+from clew.protocol.log.runs import acknowledgements, finished, lineages, rejoins
 from clew.protocol.rows import END, Bodies, EventRun, Header, WriteRow
 from clew.protocol.step import (
     FixSchema,
+    LogDecision,
     LogEvents,
     LogLineage,
     LogStateEvent,
@@ -54,7 +55,11 @@ def generate(update: Update, productions: Sequence[Productions], sink: str | Non
     context = update.context.numbering()
     writes: list[Write] = list(acknowledgements(context.operator, update.taken))
     # The labels of Input Sets that were open before are in the log already.
-    opened = tuple((s.number, s.label) for s in context.opened.values() if s.number > update.known)
+    new = [s for _, _, s in context.opened.changes() if s is not None and s.number > update.known]
+    opened = tuple((s.number, s.label) for s in sorted(new, key=lambda s: s.number))
+    if update.decided is not None:
+        writes.append(LogDecision(context.operator, *update.decided))
+    writes += rejoins(context.operator, update.rejoined)
     if opened:
         writes.append(OpenSets(context.operator, opened))
     writes += [schema for made in productions for schema in made.schemas]
@@ -72,7 +77,7 @@ def generate(update: Update, productions: Sequence[Productions], sink: str | Non
         writes.append(SetOperator(context.operator, "finished"))
     sends = tuple(run for run in runs if run is not None)
     durable = bool(sends or update.closed or update.ends)
-    return context, Step((*writes, context.store_state()), sends, durable=durable)
+    return context, Step((*writes, *context.store_keyed(), context.store_state()), sends, durable=durable)
 
 
 def _check(update: Update, productions: Sequence[Productions]) -> None:

@@ -3,16 +3,20 @@
 Counters live in STATE, written by the transaction that uses them, and are never derived from rows (C2).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from clew.ids import InputSetId, Port
+from clew.protocol.log.layers import Layers, Overlay
 from clew.protocol.rows import Label, StateRow
-from clew.protocol.step import StoreState
+from clew.protocol.step import StoreKeyed, StoreState
 
 State = dict[str, Any]
+#: What a generative function's window remembers of its keys.
+Keyed = Layers[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +35,24 @@ class Logic(Protocol):
     """The operator's own decisions, on headers and global state alone (LOG.io, Section 2.3)."""
 
     def initial(self) -> State: ...
-    def assign(self, event: Arrival, state: State) -> Sequence[Label]: ...
-    def ready(self, state: State, opened: Collection[Label]) -> Sequence[Label]: ...
-    def end(self, port: str, state: State) -> None: ...
-    def end_turn(self, state: State, opened: Collection[Label]) -> Sequence[Label]: ...
-    def flush(self, state: State, opened: Collection[Label]) -> Sequence[Label]: ...
-    @property
-    def uses_state(self) -> bool: ...
+    def assign(self, event: Arrival, memory: "Memory") -> Sequence[Label]: ...
+    def ready(self, memory: "Memory", opened: "Opened") -> Sequence[Label]: ...
+    def deadline(self, label: Label, memory: "Memory") -> int | None: ...
+    def close(self, label: Label, memory: "Memory") -> Any: ...
+    def end(self, port: str, memory: "Memory") -> None: ...
+    def end_turn(self, memory: "Memory", opened: "Opened") -> Sequence[Label]: ...
+    def flush(self, memory: "Memory", opened: "Opened") -> Sequence[Label]: ...
+    def follow(self, decision: Any, memory: "Memory") -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive events received on a port."""
+    """Consecutive events received on a port, taken one after the other; the first carries number `seq`."""
 
     port: str
     first: int
     count: int
+    seq: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)
@@ -56,20 +62,132 @@ class InputSet:
     number: InputSetId
     label: Label
     spans: list[Span] = field(default_factory=list)
-    #: The global state when it closed, where the generative function uses it.
-    state: State | None = None
+    #: The global state that its generative function sees, where it sees any.
+    state: Any = None
     #: The number of the event after which it closed.
     closed_at: int = 0
 
-    def add(self, port: str, number: int) -> None:
+    def add(self, port: str, number: int, seq: int) -> None:
         last = self.spans[-1] if self.spans else None
-        if last is not None and last.port == port and last.first + last.count == number:
-            self.spans[-1] = Span(port, last.first, last.count + 1)
+        if last and (last.port, last.first + last.count, last.seq + last.count) == (port, number, seq):
+            self.spans[-1] = Span(port, last.first, last.count + 1, last.seq)
         else:
-            self.spans.append(Span(port, number, 1))
+            self.spans.append(Span(port, number, 1, seq))
+
+    def absorb(self, other: "InputSet") -> list[Span]:
+        """Take the events of another Input Set in, where they belong; return those that were not here."""
+        here = {seq for span in self.spans for seq in range(span.seq, span.seq + span.count)}
+        events = sorted(
+            (span.seq + i, span.port, span.first + i) for span in (*self.spans, *other.spans) for i in range(span.count)
+        )
+        new = InputSet(self.number, self.label)
+        self.spans.clear()
+        for seq, port, number in dict.fromkeys(events):
+            self.add(port, number, seq)
+            if seq not in here:
+                new.add(port, number, seq)
+        return new.spans
 
     def copy(self) -> "InputSet":
         return InputSet(self.number, self.label, list(self.spans), self.state)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What control remembers of an operator, as its logic may change it: all of it goes into STATE."""
+
+    shared: State
+    _keyed: Keyed
+    _absorbed: list[tuple[Label, Label]]
+    _function: str = ""
+
+    def of(self, function: str) -> "Memory":
+        """Return what one generative function's window remembers."""
+        return Memory(self.shared[function], self._keyed, self._absorbed, function)
+
+    @property
+    def keyed(self) -> MutableMapping[str, Any]:
+        return self._keyed.layer(self._function)
+
+    def absorb(self, gone: Any, into: Any) -> None:
+        """Let all events of one open Input Set join another one."""
+        self._absorbed.append(((self._function, gone), (self._function, into)))
+
+
+class Opened(Layers[InputSet]):
+    """The open Input Sets by label, and the times at which they are due.
+
+    Alarms follow from the Input Sets and from STATE, so they are in no log. An Input Set has one alarm, which may be
+    too early: its deadline is looked at again when it rings. They are not drafted: when a draft was forgotten, they are
+    set again for all.
+    """
+
+    def __init__(self, copy: Callable[[InputSet], InputSet] = InputSet.copy) -> None:
+        super().__init__(copy)
+        self._alarms: dict[str, list[tuple[int, Any]]] = {}
+        self._settled = [False]
+
+    def draft(self) -> "Opened":
+        made = super().draft()
+        assert isinstance(made, Opened)
+        made._alarms, made._settled = self._alarms, self._settled
+        return made
+
+    def settle(self) -> None:
+        super().settle()
+        self._settled[0] = True
+
+    def forget_alarms(self) -> None:
+        """Let the next turn set all alarms: these Input Sets come from the log."""
+        self._settled[0] = False
+
+    def watch(self, deadline: Callable[[Label], int | None]) -> None:
+        """Begin a turn: set all alarms anew, unless they are those of what was settled last."""
+        if not self._settled[0]:
+            self._alarms.clear()
+            for label in self:
+                self.alarm(label, deadline(label))
+        self._settled[0] = False
+
+    def alarm(self, label: Label, deadline: int | None) -> None:
+        """Set the alarm of an Input Set that was opened."""
+        if deadline is not None:
+            heapq.heappush(self._alarms.setdefault(label[0], []), (deadline, label[1]))
+
+    def of(self, function: str) -> "OpenedOf":
+        """Return those of one generative function."""
+        return OpenedOf(self.layer(function), self._alarms.setdefault(function, []))
+
+    def labels(self) -> list[Label]:
+        """Return all labels in the order in which they were opened."""
+        return [opened.label for opened in sorted(self.values(), key=lambda opened: opened.number)]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedOf:
+    """The open Input Sets of one generative function, by key."""
+
+    _sets: Overlay[InputSet]
+    _alarms: list[tuple[int, Any]]
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._sets
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._sets)
+
+    def due(self, time: float, deadline: Callable[[Any], int]) -> list[Any]:
+        """Return the keys whose deadline is not after `time`, in the order of their deadlines."""
+        found: list[tuple[int, Any]] = []
+        while self._alarms and self._alarms[0][0] <= time:
+            _, key = heapq.heappop(self._alarms)
+            if key in self._sets:
+                at = deadline(key)
+                if at <= time:
+                    found.append((at, key))
+                else:
+                    heapq.heappush(self._alarms, (at, key))
+        return [key for _, key in sorted(found)]
 
 
 @dataclass
@@ -95,7 +213,8 @@ class Context:
     ended: list[str] = field(default_factory=list)
     finished: bool = False
     state: State = field(default_factory=dict)
-    opened: dict[Label, InputSet] = field(default_factory=dict)
+    opened: Opened = field(default_factory=Opened)
+    keyed: Keyed = field(default_factory=Layers)
 
     def draft(self) -> "Context":
         """Return a copy that a turn may change without touching this one."""
@@ -114,8 +233,18 @@ class Context:
             list(self.ended),
             self.finished,
             deepcopy(self.state),
-            {label: opened.copy() for label, opened in self.opened.items()},
+            self.opened.draft(),
+            self.keyed.draft(),
         )
+
+    def settle(self) -> None:
+        """Make what a turn changed, and what was committed, part of what the next one finds."""
+        self.opened.settle()
+        self.keyed.settle()
+
+    def memory(self, absorbed: list[tuple[Label, Label]]) -> Memory:
+        """Return what the operator's logic may change; Input Sets that become others are added to `absorbed`."""
+        return Memory(self.state, self.keyed, absorbed)
 
     def numbering(self) -> "Context":
         """Return a copy whose counters may advance; it shares what generation only reads: state and Input Sets."""
@@ -131,10 +260,15 @@ class Context:
         counters = {name: getattr(self, name) for name in _COUNTERS}
         return StoreState(self.operator, self.state_id, counters, self.state)
 
+    def store_keyed(self) -> Iterator[StoreKeyed]:
+        """Yield the write that stores what was changed of keys, if anything was."""
+        changes = tuple(self.keyed.changes())
+        if changes:
+            yield StoreKeyed(self.operator, changes)
 
-_COUNTERS = tuple(
-    f.name for f in fields(Context) if f.name not in ("operator", "senders", "outputs", "state_id", "state", "opened")
-)
+
+_NO_COUNTERS = ("operator", "senders", "outputs", "state_id", "state", "opened", "keyed")
+_COUNTERS = tuple(f.name for f in fields(Context) if f.name not in _NO_COUNTERS)
 
 
 def fresh(operator: str, senders: Mapping[str, Port], outputs: Iterable[str], state: State) -> Context:

@@ -5,8 +5,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from clew.ids import InputSetId, Port
+from clew.protocol.log.context import Span
 from clew.protocol.rows import Assignment, Every, Lineage, Listed, Own
-from clew.protocol.step import Acknowledge, FinishSets
+from clew.protocol.step import Acknowledge, FinishSets, Rejoin
 
 
 class Taken(NamedTuple):
@@ -88,6 +89,12 @@ def _assignment(groups: Sequence[_Group]) -> Assignment:
     if size == 1:
         return Own(first)
     return Every(first, size, size - groups[0].length)
+
+
+def rejoins(operator: str, rejoined: Iterable[tuple[Span, InputSetId]]) -> Iterator[Rejoin]:
+    """Yield the further Input Sets of events that were taken before."""
+    for span, input_set in rejoined:
+        yield Rejoin(Port(operator, span.port), span.first, span.count, span.seq, input_set)
 
 
 def finished(operator: str, numbers: Iterable[InputSetId]) -> Iterator[FinishSets]:

@@ -1,0 +1,207 @@
+"""Functions that Clew brings along or wraps: pandas, SQL, unions, joins, aggregates."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clew.errors import ClewError
+from clew.pipeline.records import split
+
+How = Literal["inner", "left", "full"]
+_BOUNDS = ("window_start", "window_end")
+
+
+@dataclass(frozen=True)
+class OnPandas:
+    """Runs a function of pandas DataFrames on Arrow tables."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *tables: pa.Table) -> Any:
+        result = self.function(*map(to_pandas, tables))
+        if isinstance(result, Mapping):
+            return {port: _all_from_pandas(frames) for port, frames in result.items()}
+        return _all_from_pandas(result)
+
+
+def to_pandas(table: pa.Table) -> Any:
+    """Return records as a pandas DataFrame, without loss: whole numbers and booleans with nulls stay what they are."""
+    import pandas as pd
+
+    nullable = {
+        pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype(),
+        pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(),
+    }  # fmt: skip
+    columns = {
+        name: column.to_pandas(types_mapper=nullable.get if column.null_count else None)
+        for name, column in zip(table.column_names, table.columns)
+    }
+    return pd.DataFrame(columns, columns=table.column_names)
+
+
+def _all_from_pandas(result: Any) -> Any:
+    if isinstance(result, list | tuple):
+        return [_from_pandas(frame) for frame in result]
+    return None if result is None else _from_pandas(result)
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        raise ClewError(f"the function returned {type(frame).__name__}; return a pandas DataFrame, or a dict by port")
+    if any(name is not None for name in frame.index.names):
+        # What was grouped by stands in the index; nobody means to lose it.
+        frame = frame.reset_index()
+    table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    return table.cast(pa.schema([one.with_type(_microseconds(one.type)) for one in table.schema]))
+
+
+def _microseconds(kind: pa.DataType) -> pa.DataType:
+    """Return the type that pandas' nanoseconds are kept in; the cast refuses those that would be cut off."""
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    return kind
+
+
+#: Views are named in one place for all threads of a session; the plan that SQL became no longer looks at them.
+_NAMING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Sql:
+    """A query over DataFrames, which it knows by name."""
+
+    text: str
+    names: tuple[str, ...]
+
+    def __call__(self, *frames: Any) -> Any:
+        with _NAMING:
+            for name, frame in zip(self.names, frames):
+                frame.createOrReplaceTempView(name)
+            return frames[0].sparkSession.sql(self.text)
+
+
+@dataclass(frozen=True)
+class Union:
+    """Passes each event on, whatever input it came on."""
+
+    def __call__(self, *tables: pa.Table) -> pa.Table | None:
+        return next((table for table in tables if table.num_rows), None)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Sends each record to the first port whose predicate holds; what no port takes goes to `rest`, or nowhere."""
+
+    predicates: Mapping[str, Any]
+    rest: str | None
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Table]:
+        return dict(split(table, self.predicates, self.rest))
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """Groups the records of a window, and computes columns of each group."""
+
+    by: tuple[str, ...]
+    #: New column -> (column, Arrow's name of the aggregation).
+    columns: Mapping[str, tuple[str, str]]
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        keys = [*(name for name in _BOUNDS if name in table.column_names), *self.by]
+        asked = [([] if how == "count_all" else column, how) for column, how in self.columns.values()]
+        # In one thread, groups come in the order of their first records: the same each time.
+        made = table.group_by(keys, use_threads=False).aggregate(asked)
+        names = [name for name in made.column_names if name not in keys]
+        return made.select([*keys, *names]).rename_columns([*keys, *self.columns])
+
+
+#: Words that people use, and Arrow's names.
+AGGREGATIONS = {
+    "sum": "sum", "mean": "mean", "avg": "mean", "min": "min", "max": "max", "count": "count",
+    "count_distinct": "count_distinct", "first": "first", "last": "last", "list": "list", "any": "any", "all": "all",
+    "stddev": "stddev", "variance": "variance",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Join:
+    """Joins the records of two inputs that are in one window, by columns that are equal; a null equals nothing."""
+
+    on: tuple[str, ...]
+    how: How
+    suffix: str
+    names: tuple[str, str] = field(default=("left", "right"))
+
+    def __call__(self, left: pa.Table, right: pa.Table) -> pa.Table | None:
+        if self.how == "inner" and not (left.num_rows and right.num_rows):
+            return None
+        self._check(left, right)
+        pairs = self._pairs(left, right)
+        return pa.table({**self._left(left, right, pairs), **self._right(left, right, pairs)})
+
+    def _check(self, left: pa.Table, right: pa.Table) -> None:
+        for name, table in zip(self.names, (left, right)):
+            if not table.num_columns:
+                raise ClewError(
+                    f"nothing has come from {name} yet, so its columns are not known, and a {self.how} join needs "
+                    "them; declare its schema="
+                )
+            for column in self.on:
+                if column not in table.column_names:
+                    have = ", ".join(table.column_names)
+                    raise ClewError(f"{name} has no column {column} to join on; it has {have}")
+        for column in self.on:
+            kinds = (left.schema.field(column).type, right.schema.field(column).type)
+            if kinds[0] != kinds[1]:
+                raise ClewError(
+                    f"column {column} is {kinds[0]} in {self.names[0]} and {kinds[1]} in {self.names[1]}; a join needs "
+                    "one type: cast one of them before"
+                )
+
+    def _pairs(self, left: pa.Table, right: pa.Table) -> pa.Table:
+        """Return which records belong together, by their places: only keys go through the join, of whatever type."""
+        kind = {"inner": "inner", "left": "left outer", "full": "full outer"}[self.how]
+        sides = [
+            table.select(self.on).append_column(place, pa.array(range(table.num_rows), pa.int64()))
+            for table, place in ((left, "_left"), (right, "_right"))
+        ]
+        joined = sides[0].join(sides[1], list(self.on), join_type=kind, use_threads=False)
+        return joined.select(["_left", "_right"]).sort_by([("_left", "ascending"), ("_right", "ascending")])
+
+    def _left(self, left: pa.Table, right: pa.Table, pairs: pa.Table) -> dict[str, pa.ChunkedArray]:
+        columns = {name: left[name].take(pairs["_left"]) for name in left.column_names}
+        # The keys, and the window's bounds, of records that only the other side has.
+        shared = [name for name in (*self.on, *_BOUNDS) if name in columns and name in right.column_names]
+        return {
+            **columns,
+            **{name: pc.coalesce(columns[name], right[name].take(pairs["_right"])) for name in shared},
+        }
+
+    def _right(self, left: pa.Table, right: pa.Table, pairs: pa.Table) -> dict[str, pa.ChunkedArray]:
+        own = [name for name in right.column_names if name not in (*self.on, *_BOUNDS)]
+        taken = {name: right[name].take(pairs["_right"]) for name in own}
+        return {f"{name}{self.suffix}" if name in left.column_names else name: one for name, one in taken.items()}
+
+
+def aggregations(columns: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Read what columns an aggregation makes: `total=("amount", "sum")`, `rows="count"`."""
+    made: dict[str, tuple[str, str]] = {}
+    for name, asked in columns.items():
+        if asked == "count":
+            made[name] = ("", "count_all")
+            continue
+        known = isinstance(asked, Sequence) and not isinstance(asked, str) and len(asked) == 2
+        if not known or asked[1] not in AGGREGATIONS:
+            raise ClewError(
+                f"{name}={asked!r} is no aggregation; write it as {name}=(column, how), with how one of "
+                f'{", ".join(AGGREGATIONS)}, or as {name}="count"'
+            )
+        made[name] = (asked[0], AGGREGATIONS[asked[1]])
+    return made

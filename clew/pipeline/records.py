@@ -1,0 +1,158 @@
+"""Functions of single records: how tables become records and records become tables."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from clew.errors import GraphError
+
+Verb = Literal["map", "flat_map", "filter"]
+
+#: What a field's annotation means in Arrow. A decimal has a scale of its own, so it must be declared with schema=.
+_KINDS: dict[Any, pa.DataType] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+    datetime: pa.timestamp("us", "UTC"),
+    date: pa.date32(),
+    time: pa.time64("us"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PerRecord:
+    """Runs a function of one record over all records of a table.
+
+    A record is a dict, or an object of the dataclass that the function's parameter is annotated with.
+    """
+
+    function: Callable[..., Any]
+    verb: Verb
+    record: type | None = None
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        made: list[Any] = []
+        kept: list[int] = []
+        for index, row in enumerate(table.to_pylist()):
+            try:
+                result = self.function(row if self.record is None else self.record(**row))
+                if self.verb == "filter":
+                    kept += [index] if result else []
+                else:
+                    made += [_row(one) for one in ((result,) if self.verb == "map" else result or ())]
+            except Exception as error:
+                # Who reports the failure names the record; the traceback stays the user's.
+                error.__clew_record__ = (index, row)  # type: ignore[attr-defined]
+                raise
+        return table.take(pa.array(kept, pa.int64())) if self.verb == "filter" else table_of(made)
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Make a table of records, which may lack columns that others have."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+
+
+def _row(result: Any) -> Mapping[str, Any]:
+    if isinstance(result, Mapping):
+        return result
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    raise TypeError(f"a record must be a dict or a dataclass, not {type(result).__name__}")
+
+
+def record_type(hint: Any) -> type | None:
+    """Return the dataclass that records are given as, or None for dicts; raises GraphError for anything else."""
+    plain = typing.get_origin(hint) or hint
+    if hint is None or hint is Any or (isinstance(plain, type) and issubclass(plain, Mapping)):
+        return None
+    if typing.is_typeddict(hint):
+        return None
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return hint
+    raise GraphError(f"{_name(hint)} is no record; annotate it as dict, as a TypedDict or as a dataclass")
+
+
+def schema_of(hint: Any, verb: Verb) -> pa.Schema | None:
+    """Return the schema that a function's return annotation tells, where it tells one."""
+    if verb == "flat_map":
+        hint = _element(hint)
+    if hint is None or not (isinstance(hint, type) and (dataclasses.is_dataclass(hint) or typing.is_typeddict(hint))):
+        return None
+    fields = typing.get_type_hints(hint)
+    kinds = {name: _kind(kind) for name, kind in fields.items()}
+    return None if None in kinds.values() else pa.schema(list(kinds.items()))
+
+
+def check_returns(hint: Any, verb: Verb, name: str) -> None:
+    """Raise GraphError when a function's return annotation cannot be what the verb needs."""
+    if hint is None or hint is Any:
+        return
+    if verb == "filter" and hint is not bool:
+        raise GraphError(f"{name} returns {_name(hint)}; what filters returns bool")
+    if verb == "map":
+        record_type(hint)
+    if verb == "flat_map":
+        if not issubclass(typing.get_origin(hint) or hint, Iterable):
+            raise GraphError(f"{name} returns {_name(hint)}; what flat_map calls returns records, as in list[dict]")
+        record_type(_element(hint))
+
+
+def _element(hint: Any) -> Any:
+    found = typing.get_args(hint)
+    return found[0] if found else None
+
+
+def _kind(hint: Any) -> pa.DataType | None:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        others = [one for one in typing.get_args(hint) if one is not type(None)]
+        return _kind(others[0]) if len(others) == 1 else None
+    if typing.get_origin(hint) is list:
+        inner = _kind(_element(hint))
+        return None if inner is None else pa.list_(inner)
+    return None if hint is Decimal else _KINDS.get(hint)
+
+
+def _name(hint: Any) -> str:
+    return getattr(hint, "__name__", str(hint))
+
+
+def split(table: pa.Table, predicates: Mapping[str, Any], rest: str | None) -> Iterator[tuple[str, pa.Table]]:
+    """Yield each port's records: those whose first predicate to hold is the port's, and the rest's."""
+    left = table.append_column(_PLACE, pa.array(range(table.num_rows), pa.int64()))
+    for port, predicate in predicates.items():
+        own = holds(left, predicate)
+        yield port, own.drop_columns([_PLACE])
+        taken = set(own[_PLACE].to_pylist())
+        places = [index for index, place in enumerate(left[_PLACE].to_pylist()) if place not in taken]
+        left = left.take(pa.array(places, pa.int64()))
+    if rest is not None:
+        yield rest, left.drop_columns([_PLACE])
+
+
+_PLACE = "_clew_place"
+
+
+def holds(table: pa.Table, predicate: Any) -> pa.Table:
+    """Return the records for which a predicate holds: an Arrow expression, or a function of a record."""
+    if callable(predicate):
+        return PerRecord(lambda row: predicate({k: v for k, v in row.items() if k != _PLACE}), "filter")(table)
+    return table.filter(predicate)
+
+
+@dataclasses.dataclass(frozen=True)
+class Filter:
+    """Keeps the records for which an Arrow expression holds."""
+
+    predicate: Any
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return table.filter(self.predicate)

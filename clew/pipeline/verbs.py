@@ -1,0 +1,150 @@
+"""The fluent way to declare: verbs of a stream, each of which makes an operator."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from clew.ids import Port
+from clew.pipeline.builtin import Enriched, Numbered, Stamped
+from clew.pipeline.contracts import Connection, Sink
+from clew.pipeline.functions import Aggregate, Branch, How, Join, Union, aggregations
+from clew.pipeline.windows import Each, Window
+
+if TYPE_CHECKING:
+    from clew.pipeline.declare import Pipeline
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An output port that other operators may read from."""
+
+    port: Port
+    _pipeline: "Pipeline | None" = field(default=None, repr=False, compare=False)
+
+    def __getitem__(self, name: str) -> "Stream":
+        """Return another output port of the same operator."""
+        return Stream(Port(self.port.operator, name), self._pipeline)
+
+    def map(self, function: Callable[[Any], Any], *, name: str | None = None, **settings: Any) -> "Stream":
+        """Call a function with each record, a dict or a dataclass; what it returns takes the record's place."""
+        return self._declaring.per_record("map", self, function, name, settings)
+
+    def flat_map(self, function: Callable[[Any], Any], *, name: str | None = None, **settings: Any) -> "Stream":
+        """Call a function with each record; the records that it returns take its place."""
+        return self._declaring.per_record("flat_map", self, function, name, settings)
+
+    def filter(self, predicate: Any, *, name: str | None = None, **settings: Any) -> "Stream":
+        """Keep the records for which a function, or an Arrow expression such as `pc.field("n") > 3`, holds."""
+        return self._declaring.per_record("filter", self, predicate, name, settings)
+
+    def apply(self, function: Callable[..., Any], *others: Any, name: str | None = None, **settings: Any) -> "Stream":
+        """Declare a function of tables or frames as an operator, as the decorator does."""
+        own = name or self._declaring.name_for(self, function, "apply")
+        self._declaring.operator(self, *others, name=own, **settings)(function)
+        return Stream(Port(own, "out"), self._pipeline)
+
+    def union(self, *others: Any, name: str | None = None, **settings: Any) -> "Stream":
+        """Put several streams of the same columns together; each keeps its order."""
+        return self._declaring.built("union", (self, *others), Union(), Each(), name, settings)
+
+    def join(
+        self,
+        other: Any,
+        *,
+        on: "str | Sequence[str]",
+        window: Window,
+        how: How = "inner",
+        suffix: str = "_right",
+        name: str | None = None,
+        **settings: Any,
+    ) -> "Stream":
+        """Join the records of two streams that are in one window, by columns that are equal.
+
+        `how` is inner, left or full. Columns of the other stream that this one has too get the suffix.
+        """
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        names = (self.port.operator, getattr(other, "port", self.port).operator)
+        return self._declaring.built("join", (self, other), Join(keys, how, suffix, names), window, name, settings)
+
+    def branch(
+        self,
+        *,
+        rest: str | None = None,
+        name: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        **ports: Any,
+    ) -> dict[str, "Stream"]:
+        """Send each record to the first port whose predicate holds: `branch(large=..., small=..., rest="other")`.
+
+        Predicates are as those of `filter`. What no port takes goes to the port `rest`, or is dropped without one.
+        """
+        sent = (*ports, rest) if rest is not None else tuple(ports)
+        made = self._declaring.built("branch", (self,), Branch(ports, rest), Each(), name, settings or {}, sent)
+        return {port: made[port] for port in sent}
+
+    def enrich(
+        self,
+        connection: Connection,
+        ask: Callable[[Mapping[str, Any]], str | None],
+        *,
+        add: Callable[[Any, pa.Table], Any] | None = None,
+        name: str | None = None,
+        **settings: Any,
+    ) -> "Stream":
+        """Ask a system about each record, and add what it answers (a side-effect read, Algorithm 4).
+
+        `ask` returns the read action of a record, or None for a record that needs none; records of one event that ask
+        the same ask once. The answer's first row is added to the record, unless `add(record, answer)` says otherwise.
+        Answers are logged, so nobody is asked again after a crash.
+        """
+        own = name or self._declaring.name_for(self, ask, "enrich")
+        return self._declaring.general(own, Enriched(ask, add), self, reads={"asked": connection}, **settings)
+
+    def number(self, column: str, *, start: int = 1, name: str | None = None, **settings: Any) -> "Stream":
+        """Number the records in the order in which they are taken."""
+        own = name or self._declaring.name_for(self, None, "number")
+        return self._declaring.general(own, Numbered(column, start), self, **{"deterministic": True, **settings})
+
+    def stamp(self, column: str, *, name: str | None = None, **settings: Any) -> "Stream":
+        """Write down when each record was taken; a crash does not change it."""
+        own = name or self._declaring.name_for(self, None, "stamp")
+        return self._declaring.general(own, Stamped(column), self, **{"deterministic": True, **settings})
+
+    def window(self, window: Window) -> "Windowed":
+        """Say which records belong together; go on with `apply`, `aggregate` or `sql`."""
+        return Windowed(self, window)
+
+    def sink(self, sink: Sink, *, name: str | None = None, **settings: Any) -> None:
+        """Write every event to a sink."""
+        self._declaring.sink(self, sink, name=name, **settings)
+
+    @property
+    def _declaring(self) -> "Pipeline":
+        assert self._pipeline is not None, f"{self.port} belongs to no pipeline"
+        return self._pipeline
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """A stream in windows."""
+
+    stream: Stream
+    window: Window
+
+    def apply(self, function: Callable[..., Any], *, name: str | None = None, **settings: Any) -> Stream:
+        """Call a function with the records of each window."""
+        return self.stream.apply(function, name=name, window=self.window, **settings)
+
+    def aggregate(
+        self, *by: str, name: str | None = None, settings: Mapping[str, Any] | None = None, **columns: Any
+    ) -> Stream:
+        """Group the records of each window: `aggregate("item", total=("amount", "sum"), rows="count")`."""
+        function = Aggregate(by, aggregations(columns))
+        return self.stream._declaring.built("aggregate", (self.stream,), function, self.window, name, settings or {})
+
+    def sql(self, text: str, *, name: str | None = None, **settings: Any) -> Stream:
+        """Run a query over each window; the stream is the table `records` in it."""
+        own = name or self.stream._declaring.name_for(self.stream, None, "sql")
+        return self.stream._declaring.sql(own, text, window=self.window, records=self.stream, **settings)

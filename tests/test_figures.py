@@ -1,0 +1,42 @@
+"""The table of figures says what was shown, and marks what was not."""
+
+from collections import Counter
+
+import pytest
+
+from tests.figures import CALLS, CALLS_PLANNED, FIRED, Line, lacking, table
+
+
+def line(figure: str, figures: Counter[str], soak: bool = False, failed: int = 0) -> Line:
+    (found,) = [line for line in table(figures, soak, failed) if line.figure.startswith(figure)]
+    return found
+
+
+def test_outputs_are_whole_only_where_faults_fired_and_no_test_failed() -> None:
+    fired = Counter({FIRED: 5})
+    assert line("outputs", fired).reached
+    assert line("outputs", fired).seen == "0 / 0 / 0 / 0"
+    failed = line("outputs", fired, failed=2)
+    assert (failed.seen, failed.reached) == ("unknown, 2 failed", False)
+    assert not line("outputs", Counter()).reached
+
+
+def test_system_calls_are_counted_against_those_that_were_planned() -> None:
+    planned = {f"{CALLS_PLANNED}: {name}": 40 for name in ("one", "two", "three")}
+    hit = {f"{CALLS}: {name}": 40 for name in ("one", "two", "three")}
+    whole = line("system-call", Counter({**planned, **hit}), soak=True)
+    assert (whole.seen, whole.reached) == ("120 of 120", True)
+    assert not line("system-call", Counter({**planned, **hit, f"{CALLS}: two": 39}), soak=True).reached
+    two = {name: by for name, by in {**planned, **hit}.items() if not name.endswith("three")}
+    assert not line("system-call", Counter(two), soak=True).reached
+    assert line("system-call", Counter(hit)).reached
+    assert not line("system-call", Counter({f"{CALLS}: one": 99})).reached
+
+
+def test_a_tool_that_is_missing_fails_where_figures_are_asked_for(pytestconfig: pytest.Config) -> None:
+    class Asked:
+        def getoption(self, name: str) -> str:
+            return "test"
+
+    with pytest.raises(pytest.fail.Exception):
+        lacking(Asked(), "no tool")  # type: ignore[arg-type]
