@@ -21,7 +21,7 @@ from clew.spark.frames import for_spark
 from clew.spark.options import SparkOptions
 from clew.spark.program import Program, ProgramRef
 from clew.spark.session import cancel, is_alive, open_session, require_classic
-from clew.spark.worker import Raised, load_program
+from clew.spark.worker import PROGRAM, Raised, load_program
 
 #: How many pieces of work one job has for each core.
 _PER_CORE = 4
@@ -122,6 +122,7 @@ class SparkCompute:
 
     def _named(self) -> SparkSession:
         self._spark.sparkContext.setJobGroup(self._group, f"verify {self._graph.name}", interruptOnCancel=True)
+        self._spark.sparkContext.setLocalProperty(PROGRAM, self._program.ref.text)
         return self._spark
 
 

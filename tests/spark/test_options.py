@@ -59,7 +59,7 @@ def batches(iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-@pipeline.operator(arrow, window=Batch())
+@pipeline.operator(arrow, window=Batch(), deterministic=True)
 def frame(df: DataFrame) -> DataFrame:
     shuffle = SparkSession.active().conf.get("spark.sql.shuffle.partitions")
     df = df.withColumn("n", F.udf(told, "long")("n")).mapInArrow(batches, df.schema)
@@ -91,7 +91,8 @@ def clew(place: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.parametrize("master", ["local[2,4]", "local-cluster[2,1,1024]"])
 def test_python_files_and_settings_reach_the_workers_and_what_they_print_is_kept(tmp_path: Path, master: str) -> None:
-    done = clew(tmp_path, *sent(tmp_path), "--master", master)
+    words = sent(tmp_path)
+    done = clew(tmp_path, *words, "--master", master)
     assert done.returncode == 0, done.stderr
     held = rows(tmp_path / "out")
     assert sorted(row["n"] for row in held) == [0, 1, 2, 3]
@@ -104,6 +105,10 @@ def test_python_files_and_settings_reach_the_workers_and_what_they_print_is_kept
     } <= said  # fmt: skip
     assert any(line.startswith("frame, turn: mapInArrow says ") for line in said)
     assert "says" not in done.stdout + done.stderr
+    if master.startswith("local["):
+        _, file, *options = words
+        done = clew(tmp_path, "verify", file, *options, "--master", master)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def source(p: Pipeline, events: int = 2) -> Any:
