@@ -8,10 +8,15 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from hypothesis import settings
 from psycopg import sql
 
 from tests import figures
 from tests.postgres_server import PostgresServer
+
+# Machines are shared: how long an example takes says nothing about what it shows.
+settings.register_profile("clew", deadline=None)
+settings.load_profile("clew")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -137,6 +137,8 @@ def test_a_server_that_is_busy_is_asked_again_when_it_wants(server: Server, stat
         ("soon", 0, 0),
         ("-3", 0, 0),
     ],
+    # Named, because a moment is another one in each process that collects the tests.
+    ids=["a day", "tomorrow", "yesterday", "soon", "below zero"],
 )
 def test_no_server_is_waited_for_longer_than_the_bound(server: Server, asked: str, least: float, most: float):
     server.writes = [Page("busy", 503, {"Retry-After": asked})]
