@@ -6,7 +6,7 @@ a form. Nothing is said per event.
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,13 @@ def own_log() -> Any:
     )
 
 
+class _Patient(logging.FileHandler):
+    """Leaves out what cannot be written: a disk that is full is for the log of events to report, and stops the run."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
 @contextmanager
 def logged_to(path: Path | None, level: Level, **about: Any) -> Iterator[None]:
     """Append what the package says to a file, each line with `about`; nowhere where there is no path."""
@@ -46,7 +53,7 @@ def logged_to(path: Path | None, level: Level, **about: Any) -> Iterator[None]:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(path, encoding="utf-8")
+        handler = _Patient(path, encoding="utf-8")
     except OSError:
         # The log of events is in the same place, and says what is wrong with it.
         yield
@@ -61,7 +68,8 @@ def logged_to(path: Path | None, level: Level, **about: Any) -> Iterator[None]:
     finally:
         logger.setLevel(before)
         logger.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):
+            handler.close()
 
 
 def _formatter(about: dict[str, Any]) -> logging.Formatter:

@@ -82,6 +82,13 @@ def test_a_place_that_cannot_be_written_does_not_stop_the_run(here: Path) -> Non
         own_log().info("unheard")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_disk_that_is_full_does_not_disturb_the_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with logged_to(Path("/dev/full"), "info"):
+        own_log().info("lost")
+    assert capsys.readouterr().err == ""
+
+
 def test_users_of_structlog_keep_their_own_configuration(here: Path) -> None:
     import structlog
 
