@@ -7,7 +7,9 @@ a form. Nothing is said per event.
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import structlog
@@ -45,6 +47,13 @@ class _Patient(logging.FileHandler):
         pass
 
 
+class _Handed(QueueHandler):
+    """Hands records on as they are: they stay in this process."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record
+
+
 @contextmanager
 def logged_to(path: Path | None, level: Level, **about: Any) -> Iterator[None]:
     """Append what the package says to a file, each line with `about`; nowhere where there is no path."""
@@ -53,21 +62,26 @@ def logged_to(path: Path | None, level: Level, **about: Any) -> Iterator[None]:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handler = _Patient(path, encoding="utf-8")
+        handler = _Patient(path, encoding="utf-8", delay=True)
     except OSError:
         # The log of events is in the same place, and says what is wrong with it.
         yield
         return
     handler.setFormatter(_formatter(about))
+    # Written by a thread of its own: nothing that a run does waits for the disk because of what it says.
+    lines: SimpleQueue[Any] = SimpleQueue()
+    handed, writer = _Handed(lines), QueueListener(lines, handler)
     logger = logging.getLogger("clew")
     before = logger.level
-    logger.addHandler(handler)
+    writer.start()
+    logger.addHandler(handed)
     logger.setLevel(level.upper())
     try:
         yield
     finally:
         logger.setLevel(before)
-        logger.removeHandler(handler)
+        logger.removeHandler(handed)
+        writer.stop()
         with suppress(OSError):
             handler.close()
 
