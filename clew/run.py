@@ -6,11 +6,13 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
+
+import pyarrow as pa
 
 from clew import trace as tracing
 from clew.errors import ClewError, NewerLog, RunFinished, SetupFailed, StoreFailed
@@ -25,6 +27,7 @@ from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
 from clew.runtime.engine import Engine, InlineEngine
 from clew.runtime.progress import COMMIT_BOUNDS, CommitTimes, OperatorProgress, Progress
+from clew.runtime.quarantine import Quarantined, quarantined, records_of
 from clew.runtime.runner import Surroundings
 from clew.runtime.status import OperatorStatus, RunStatus, read_status
 from clew.spark.java import Java, find_java
@@ -204,6 +207,38 @@ def gc(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> Co
         return collect(store, place.bodies)
     finally:
         store.close()
+
+
+def quarantine_of(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> list[Quarantined]:
+    """Return what functions of a run failed on and was set aside."""
+    place = Log.at(log, pipeline.name, bodies)
+    with closing(place.open(pipeline.name)) as store:
+        return quarantined(pipeline, store)
+
+
+def quarantined_records(
+    pipeline: Graph, one: Quarantined, log: str | None = None, bodies: str | None = None
+) -> dict[str, pa.Table]:
+    """Return the records of something that was set aside, by input port."""
+    place = Log.at(log, pipeline.name, bodies)
+    with closing(place.open(pipeline.name)) as store:
+        return records_of(pipeline, store, one, place.bodies)
+
+
+def decide_quarantined(
+    pipeline: Graph,
+    chosen: Sequence[Quarantined],
+    what: Literal["retry", "drop"],
+    log: str | None = None,
+    bodies: str | None = None,
+) -> int:
+    """Say what the next run is to do with what was set aside; returns of how many it could be said."""
+    place = Log.at(log, pipeline.name, bodies)
+    by_operator: dict[str, list[int]] = {}
+    for one in chosen:
+        by_operator.setdefault(one.operator, []).append(one.row.number)
+    with closing(place.open(pipeline.name)) as store:
+        return sum(store.decide_asides(operator, numbers, what) for operator, numbers in by_operator.items())
 
 
 def chaos(
@@ -491,6 +526,7 @@ def _supervise(
     around = Surroundings(graph, store, engine, channels, progress, bodies, durable)
     store.claim()
     Supervisor(around, policy).run()
+    progress.quarantined = sum(one.open for one in quarantined(graph, store))
     return progress
 
 
@@ -504,7 +540,7 @@ def masked(url: str) -> str:
 
 __all__ = [
     "COMMIT_BOUNDS", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Health", "KINDS", "Kind", "Log",
-    "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Recovery", "RunStatus", "SparkOptions", "Verdict",
-    "Verifier", "chaos", "draw", "examine", "gc", "is_finished", "kinds_for", "masked", "program_of", "run", "status",
-    "topology", "verify",
+    "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Quarantined", "Recovery", "RunStatus",
+    "SparkOptions", "Verdict", "Verifier", "chaos", "decide_quarantined", "draw", "examine", "gc", "is_finished",
+    "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run", "status", "topology", "verify",
 ]  # fmt: skip

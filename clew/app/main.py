@@ -9,6 +9,7 @@ from clew.app.doctor import doctor
 from clew.app.gc import gc
 from clew.app.graph import graph
 from clew.app.init import init
+from clew.app.quarantine import quarantine
 from clew.app.run import run
 from clew.app.shown_settings import settings
 from clew.app.status import status
@@ -27,6 +28,7 @@ app = typer.Typer(
 for command in (init, doctor, run, check, graph, status, verify, gc, chaos, settings, version):
     app.command()(command)
 app.command("crash-points")(crash_points)
+app.add_typer(quarantine, name="quarantine")
 
 
 @app.callback()

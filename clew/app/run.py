@@ -30,7 +30,16 @@ from clew.app.logs import logged_to, own_log
 from clew.app.metrics import served
 from clew.app.settings import Settings, in_force
 from clew.app.target import Bodies, File, LogUrl, Target, run_again
-from clew.app.terminal import ALREADY_FINISHED, FAILED, INTERRUPTED, complain, explained, message_of, print_json
+from clew.app.terminal import (
+    ALREADY_FINISHED,
+    FAILED,
+    INTERRUPTED,
+    QUARANTINED,
+    complain,
+    explained,
+    message_of,
+    print_json,
+)
 from clew.app.watch import Display, display_for, watching
 from clew.errors import ClewError, NewerLog, RunFinished
 from clew.pipeline.graph import Graph
@@ -41,9 +50,10 @@ from clew.run import status as read_status
 #: Seconds between two collections where --gc says no more.
 _COLLECT_EVERY = 30.0
 
-Outcome = Literal["finished", "already-finished", "failed", "interrupted"]
+Outcome = Literal["finished", "already-finished", "quarantined", "failed", "interrupted"]
 _CODES: dict[Outcome, int] = {
-    "finished": 0, "already-finished": ALREADY_FINISHED, "failed": FAILED, "interrupted": INTERRUPTED,
+    "finished": 0, "already-finished": ALREADY_FINISHED, "quarantined": QUARANTINED, "failed": FAILED,
+    "interrupted": INTERRUPTED,
 }  # fmt: skip
 
 
@@ -115,7 +125,8 @@ def run(
     """Run a pipeline to its end, or go on with a run that was cut off.
 
     Exit codes: 0 it has finished; 1 it failed, and running it again resumes it; 2 the command line is wrong;
-    3 this log holds a finished run already, which is final; 130 it was interrupted.
+    3 this log holds a finished run already, which is final; 5 it waits for what is in quarantine; 130 it was
+    interrupted.
     """
     with explained():
         flags = spark_flags(master, conf, packages, jars, py_files, others)
@@ -211,6 +222,8 @@ def _run(graph: Graph, target: Target, request: Request, display: Display) -> Re
             if port is not None:
                 display.say(f"figures for Prometheus on port {port}")
             _perform(graph, target, request, report.progress)
+        if report.progress.quarantined:
+            report.outcome, report.message = "quarantined", _held(request, report.progress.quarantined)
     except RunFinished as finished:
         report.outcome, report.message = "already-finished", str(finished)
     except Exception as error:
@@ -241,6 +254,13 @@ def _perform(graph: Graph, target: Target, request: Request, progress: Progress)
         policy=request.settings.policy,
         progress=progress,
         trace=request.trace,
+    )
+
+
+def _held(request: Request, number: int) -> str:
+    return (
+        f"everything is done but for what is in quarantine ({number}): the run ends when each is tried again or "
+        f"dropped; `clew quarantine list {request.file}` shows what it is"
     )
 
 

@@ -43,6 +43,10 @@ def _show(run: RunStatus, again: str) -> None:
     console = results()
     console.print(f"pipeline {run.pipeline}, run {run.run_id}, log {run.log}")
     console.print(_table(run))
+    for operator in run.operators:
+        for number, what in ((operator.late, "records came too late"), (operator.quarantined, "in quarantine")):
+            if number:
+                typer.echo(f"{operator.operator}: {number} {what}")
     typer.echo(_verdict(run, again))
 
 

@@ -16,6 +16,7 @@ from clew.errors import ClewError, RunFinished
 FAILED = 1
 ALREADY_FINISHED = 3
 UNDECIDED = 4
+QUARANTINED = 5
 INTERRUPTED = 130
 
 #: Columns for what is no terminal: wide enough that no line of a table is cut or folded.

@@ -55,6 +55,17 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAside:
+    """Something that a function failed on: an Input Set, or some records of its one event."""
+
+    number: int
+    input_set: int
+    records: tuple[int, ...] | None
+    #: Whether it was tried again, or dropped.
+    resolved: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What a side-effect read action found, and the Input Set that it served."""
 
@@ -104,6 +115,9 @@ class Certificate(Protocol):
 
     def rejoined(self, receiver: Port) -> Iterator[tuple[int, int]]:
         """Yield (event, Input Set) for events that joined a further Input Set after they were taken."""
+
+    def asides(self, operator: str) -> Iterator["SetAside"]:
+        """Yield what the operator has set aside, in order."""
 
     def late(self, operator: str) -> dict[str, int]:
         """Return how many records the operator has counted as late, by function."""

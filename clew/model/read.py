@@ -22,7 +22,7 @@ import pyarrow.ipc as ipc
 
 from clew.errors import ClewError, NewerLog, SetupFailed, WrongLog
 from clew.ids import Port
-from clew.model.certificate import Answer, Body, EventWrong, Logged, Sent, Taken
+from clew.model.certificate import Answer, Body, EventWrong, Logged, Sent, SetAside, Taken
 
 #: The version of the tables that this module knows.
 VERSION = 2
@@ -271,6 +271,14 @@ class Log:
         sql = "SELECT first, count, input_set FROM rejoined WHERE operator = ? AND port = ?"
         for first, count, input_set in self._database.rows(sql, *receiver):
             yield from ((number, int(input_set)) for number in range(first, first + count))
+
+    def asides(self, operator: str) -> Iterator[SetAside]:
+        if self.version < 2:
+            return
+        sql = "SELECT number, input_set, records, status FROM aside WHERE operator = ? ORDER BY number"
+        for number, input_set, records, status in self._database.rows(sql, operator):
+            places = None if records is None else tuple(json.loads(records))
+            yield SetAside(number, input_set, places, status in ("retried", "dropped"))
 
     def late(self, operator: str) -> dict[str, int]:
         for (text,) in self._database.rows("SELECT state FROM latest_state WHERE operator = ?", operator):

@@ -8,13 +8,13 @@ give is checked elsewhere, claim by claim, because that touches records.
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NoReturn
 
 from clew.errors import ClewError
 from clew.ids import EventId, Port
-from clew.model.certificate import Certificate, Finding, Mistake, Sent, Taken, undecided, wrong
+from clew.model.certificate import Certificate, Finding, Mistake, Sent, SetAside, Taken, undecided, wrong
 from clew.model.declared import courses, label_of, late_functions
 from clew.model.windows import Course, Event, Label, NotDeclared, Records
 from clew.pipeline.graph import OperatorSpec
@@ -36,6 +36,9 @@ class Claim:
     state: Any = None
     #: Which records of its events it has, where the key does not tell.
     records: Records | None = None
+    #: Records that were set aside: their places in the event. An Input Set that was set aside whole makes nothing.
+    without: tuple[int, ...] = ()
+    aside: bool = False
     #: By output port: (first event, count).
     outputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -80,6 +83,11 @@ class Replay:
         self._missed: dict[Label, Records] = {}
         #: Events that joined a further Input Set: (input port, number, Input Set).
         self._rejoined: set[tuple[str, int, int]] = set()
+        #: By Input Set, and by number: what was set aside, and the claim that it was part of.
+        self._asides: dict[int, list[SetAside]] = {}
+        self._aside_claims: dict[int, tuple[SetAside, Claim]] = {}
+        for aside in certificate.asides(spec.name):
+            self._asides.setdefault(aside.input_set, []).append(aside)
         self._open: dict[Label, _Open] = {}
         self._last_set = 0
         self._outputs = {port: _Lineage(certificate, Port(spec.name, port)) for port in spec.outputs}
@@ -109,7 +117,9 @@ class Replay:
             self.events += 1
             if seq != self.events:
                 self._wrong(f"took event number {seq} where number {self.events} was due", event)
-            if taken is None:
+            if taken is None and isinstance(end, dict) and "" in end:
+                yield from self._again(end[""])
+            elif taken is None:
                 self._decide(end)
             elif end:
                 if taken.sets:
@@ -120,15 +130,55 @@ class Replay:
             else:
                 self._assign(event, taken.sets)
             yield from self._close(lambda course: course.complete())
+            if end is True and not waiting:
+                # After this, only what was set aside may still be tried again.
+                yield from self._close(lambda course: course.rest())
         if waiting:
             self._wrong(f"has not taken the end of {', '.join(sorted(waiting))}")
-        yield from self._close(lambda course: course.rest())
 
     def _merged(self) -> Iterator[tuple[int, Any, Any, Any]]:
         """Yield what all ports took, and what the clock decided, in order: (number, taken, event, end or decision)."""
         streams = [self._port(port, sender) for port, sender in self._spec.inputs.items()]
         decisions = ((seq, None, None, decision) for seq, decision in self._log.decisions(self._spec.name))
         return heapq.merge(*streams, decisions, key=lambda item: item[0])
+
+    def _again(self, resolved: Sequence[Sequence[Any]]) -> Iterator[Claim]:
+        """Follow what a person decided on what was set aside: its events are a new Input Set, or are given up."""
+        for number, input_set in resolved:
+            if number not in self._aside_claims:
+                self._wrong(f"number {number} was never set aside, or was decided on twice")
+            aside, claim = self._aside_claims.pop(number)
+            if input_set is None:
+                continue
+            self._last_set += 1
+            if input_set != self._last_set:
+                self._wrong("was tried again as another Input Set", expected=f"{self._last_set}", found=f"{input_set}")
+            again = replace(claim, input_set=input_set, records=self._of_aside(claim, aside), without=(), aside=False)
+            self._rejoined |= {(port, n, input_set) for port, first, c in claim.spans for n in range(first, first + c)}
+            outputs = {port: lineage.of(input_set) for port, lineage in self._outputs.items()}
+            if claim.state is not None:
+                self._check_state(_Open(input_set, list(claim.spans)), claim.state)
+            yield self._with_asides(replace(again, outputs=outputs))
+
+    def _of_aside(self, claim: Claim, aside: SetAside) -> Records | None:
+        if aside.records is None:
+            return claim.records
+        (port, number, _), *_ = claim.spans
+        return {(port, number): aside.records}
+
+    def _with_asides(self, claim: Claim) -> Claim:
+        """Say of a claim what of it was set aside."""
+        found = self._asides.get(claim.input_set, [])
+        places = tuple(place for aside in found for place in aside.records or ())
+        whole = any(aside.records is None or (claim.records is not None and aside.records == self._places(claim))
+                    for aside in found)  # fmt: skip
+        claim = replace(claim, without=() if whole else places, aside=whole)
+        for aside in found:
+            self._aside_claims[aside.number] = (aside, claim)
+        return claim
+
+    def _places(self, claim: Claim) -> tuple[int, ...]:
+        return tuple(place for places in (claim.records or {}).values() for place in places)
 
     def _decide(self, decision: Any) -> None:
         """Follow a decision, of each course that it is about; whether it was time for it nobody can say."""
@@ -208,7 +258,10 @@ class Replay:
             self._check_state(closed, state)
         outputs = {port: lineage.of(closed.number) for port, lineage in self._outputs.items()}
         function, key = label
-        return Claim(self._spec.name, closed.number, function, key, tuple(closed.spans), state, records, outputs)
+        claim = Claim(
+            self._spec.name, closed.number, function, key, tuple(closed.spans), state, records, outputs=outputs
+        )
+        return self._with_asides(claim)
 
     def _check_state(self, closed: _Open, state: Any) -> None:
         number, logged = next(self._states, (None, None))
@@ -233,6 +286,9 @@ class Replay:
             self._wrong("has more Input Sets than it should", expected=f"{self._last_set}", found=f"{done} done")
         self._check_rejoined()
         self._check_late()
+        if self._aside_claims:
+            number = min(self._aside_claims)
+            self._wrong(f"finished though nobody has decided on number {number}, which was set aside")
         if (left := next(self._states, None)) is not None:
             self._wrong("a global state was logged for an Input Set that saw none", input_set=left[0])
         for lineage in self._outputs.values():

@@ -19,7 +19,7 @@ from clew.model.declared import courses
 from clew.model.interpret import Frames, Given, Made, as_sent, interpret, interpret_rows
 from clew.model.read import bytes_of, records
 from clew.model.replay import Claim
-from clew.model.windows import Course
+from clew.model.windows import Course, Records
 from clew.pipeline.graph import Graph, OperatorSpec
 
 
@@ -147,16 +147,17 @@ class Recompute:
         return Recomputed(None, {name: tuple(found) for name, found in writes.items()})
 
     def again(self, spec: OperatorSpec, one: Evidence, frames: Frames | None) -> Made:
-        """Compute one claim by itself."""
-        return interpret(self._given(spec, one), frames)
+        """Compute one claim by itself; what was set aside makes nothing."""
+        return Made() if one.claim.aside else interpret(self._given(spec, one), frames)
 
     def _made(self, spec: OperatorSpec, frames: Frames | None) -> Iterator[Made]:
         """Compute all claims; those of a row-local function together, as far as they stand together."""
         for function, group in groupby(self.evidence, key=lambda one: one.claim.function):
-            if spec.function(function).row_local:
-                yield from interpret_rows([self._given(spec, one) for one in group], frames)
+            ones = list(group)
+            if spec.function(function).row_local and not any(one.claim.aside for one in ones):
+                yield from interpret_rows([self._given(spec, one) for one in ones], frames)
             else:
-                yield from (self.again(spec, one, frames) for one in group)
+                yield from (self.again(spec, one, frames) for one in ones)
 
     def _given(self, spec: OperatorSpec, one: Evidence) -> Given:
         claim = one.claim
@@ -169,8 +170,9 @@ class Recompute:
             name: [records(body, self.root, None, name) for body in found] for name, found in one.answers.items()
         }
         return Given(
-            spec, claim.function, claim.key, claim.input_set, events, self.inputs, claim.state, answers, claim.records
-        )
+            spec, claim.function, claim.key, claim.input_set, events, self.inputs, claim.state, answers,
+            _records_left(claim, events),
+        )  # fmt: skip
 
     def _input(self, spec: OperatorSpec, one: Evidence, port: str, number: int) -> pa.Table:
         event = str(EventId(spec.inputs[port], number))
@@ -225,6 +227,15 @@ class Rewrite:
     def run(self, graph: Graph, frames: Frames | None) -> pa.Table:
         made = self.work.again(graph.operators[self.work.operator], self.evidence, frames)
         return made.writes[self.connection][self.nth]
+
+
+def _records_left(claim: Claim, events: Sequence[tuple[str, int, pa.Table]]) -> Records | None:
+    """Return which records the function was given, without those that were set aside."""
+    if not claim.without:
+        return claim.records
+    ((port, number, table),) = events
+    own = range(table.num_rows) if claim.records is None else claim.records[port, number]
+    return {(port, number): [place for place in own if place not in claim.without]}
 
 
 def needs_frames(work: Work, graph: Graph) -> bool:

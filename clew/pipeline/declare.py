@@ -337,6 +337,8 @@ class Pipeline:
         settings = Settings(**{setting: value for setting, value in given.items() if setting in known})
         if isinstance(settings.capacity, int):
             settings = replace(settings, capacity=Capacity(events=settings.capacity))
+        if settings.on_error not in ("stop", "quarantine"):
+            self._wrong(f'{name} has on_error={settings.on_error!r}; it is "stop" or "quarantine"', where)
         for setting in _below(settings):
             self._wrong(f"{name} could not move with {setting} as given; make it a number above zero", where)
         return settings

@@ -74,6 +74,9 @@ class Settings:
     #: Whether receivers see an event only after the write actions logged with it are done, for operators
     #: downstream that read what this one writes (LOG.io, Section 3.5.1: Steps 5 and 6 exchanged).
     after_write: bool = False
+    #: What happens to an Input Set, or a record, that the function fails on at every attempt: the run stops, or it is
+    #: set aside, with its error, and the rest goes on.
+    on_error: str = "stop"
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,19 @@ class PerRecord:
     record: type | None = None
 
     def __call__(self, table: pa.Table) -> pa.Table:
+        made, failed = self.sift(table, stop=True)
+        if failed:
+            raise failed[0]
+        return made
+
+    def sift(self, table: pa.Table, stop: bool = False) -> tuple[pa.Table, list[Exception]]:
+        """Return what the function makes of the records on which it does not fail, and how it fails on the others.
+
+        Each failure has the place of its record, and the record, as `__clew_record__`.
+        """
         made: list[Any] = []
         kept: list[int] = []
+        failed: list[Exception] = []
         for index, row in enumerate(table.to_pylist()):
             try:
                 result = self.function(row if self.record is None else self.record(**row))
@@ -51,8 +62,10 @@ class PerRecord:
             except Exception as error:
                 # Who reports the failure names the record; the traceback stays the user's.
                 error.__clew_record__ = (index, row)  # type: ignore[attr-defined]
-                raise
-        return table.take(pa.array(kept, pa.int64())) if self.verb == "filter" else table_of(made)
+                failed.append(error)
+                if stop:
+                    break
+        return table.take(pa.array(kept, pa.int64())) if self.verb == "filter" else table_of(made), failed
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:

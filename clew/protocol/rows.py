@@ -209,6 +209,33 @@ class WriteRow:
     bodies: tuple[Bodies, ...] = ()
 
 
+AsideStatus = Literal["held", "retry", "drop", "retried", "dropped"]
+
+
+@dataclass(frozen=True, slots=True)
+class AsideRow:
+    """An Input Set, or records of it, that its function fails on: set aside, with the error, until somebody decides.
+
+    held     nobody has decided yet
+    retry    it is to be tried again; drop: it is to be given up: what a person asked for
+    retried  it was, as the Input Set `retried_as`; dropped: it was given up
+    """
+
+    number: int
+    input_set: InputSetId
+    label: Label
+    #: What the Input Set saw of the global state.
+    state: Any
+    #: Its events: (input port, first, count, number of the first in the order of taking).
+    events: tuple[tuple[str, int, int, int], ...]
+    #: The records that are set aside, by their places in the event; None for all.
+    records: tuple[int, ...] | None
+    #: kind, message, frames, record, attempts.
+    error: Mapping[str, Any]
+    status: AsideStatus = "held"
+    retried_as: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
     """An operator's state and who runs it."""

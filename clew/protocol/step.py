@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from clew.ids import InputSetId, Port
-from clew.protocol.rows import Assignment, Bodies, EventRun, Label, Lineage, WriteRow
+from clew.protocol.rows import AsideRow, Assignment, Bodies, EventRun, Label, Lineage, WriteRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +189,23 @@ class FinishWrites:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAside:
+    """Set Input Sets, or records of them, aside; their events stay until each is resolved."""
+
+    operator: str
+    rows: tuple[AsideRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveAside:
+    """Say what became of something that was set aside: tried again as an Input Set, or dropped."""
+
+    operator: str
+    number: int
+    retried_as: InputSetId | None
+
+
+@dataclass(frozen=True, slots=True)
 class SetOperator:
     """Set the operator's state."""
 
@@ -200,7 +217,7 @@ Write = (
     LogEvents | FixSchema | Acknowledge | Rejoin | LogDecision | OpenSets | FinishSets | LogStateEvent | StoreState
     | StoreKeyed | LogLineage
     | AddReadAction | CompleteReadAction | LogReadEvent | FinishReadEvent | DropReadEvent | LogWrites
-    | FinishWrites | SetOperator
+    | FinishWrites | SetAside | ResolveAside | SetOperator
 )  # fmt: skip
 
 

@@ -4,17 +4,28 @@ import json
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from clew import trace
-from clew.errors import ClewError, EngineFailed, GraphError, TurnTimedOut
+from clew.errors import (
+    BodyDamaged,
+    ClewError,
+    EngineFailed,
+    GraphError,
+    SinkFailed,
+    SourceFailed,
+    StaleWriter,
+    StoreFailed,
+    TurnTimedOut,
+)
 from clew.faultpoint import fault_point
-from clew.ids import EventId, Port
+from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.graph import OperatorSpec
 from clew.protocol.log.alg2_update import Update, update
-from clew.protocol.log.alg3_generate import Productions, generate
+from clew.protocol.log.alg3_generate import Aside, Productions, generate
 from clew.protocol.log.alg9_processing import recover_processing
 from clew.protocol.log.context import Arrival, InputSet
+from clew.protocol.rows import AsideRow
 from clew.protocol.step import FixSchema, Step
 from clew.runtime.bodies import BodyPlace
 from clew.runtime.engine import Job
@@ -25,6 +36,8 @@ from clew.runtime.task import Failure, GenerateTask, Part, SetWork
 from clew.runtime.watch import Watch
 from clew.runtime.writes import Writes
 
+#: Failures that no other Input Set would escape.
+_NOT_THE_DATA = (BodyDamaged, StoreFailed, SourceFailed, SinkFailed, StaleWriter)
 #: How many bytes of bodies one turn takes at most; what is in files counts too, for the sake of the executors.
 TURN_BYTES = 64 << 20
 #: How many bytes of inline bodies a turn's tasks carry at most; Spark refuses a task over 128 MiB.
@@ -40,6 +53,9 @@ class OperatorRunner(Runner):
         self._writes = Writes(self, around)
         #: The event that the failing turn began with, and how often it has failed.
         self._failing = (0, 0)
+        #: Input Sets that are set aside in this turn, with how; and those whose failing records are.
+        self._aside: dict[InputSetId, Failure] = {}
+        self._sifted: set[InputSetId] = set()
         self._watch = Watch(around.now, tuple(spec.inputs))
 
     def _recover(self) -> None:
@@ -62,13 +78,13 @@ class OperatorRunner(Runner):
         self._inputs.gather(self.pace.limit, TURN_BYTES)
         arrivals = self._inputs.arrivals(clock)
         fault_point("after-gather", self.spec.name)
-        decision = self._decide(arrivals)
-        plan = update(self.context, self.spec.logic, arrivals, decision)
-        if plan.nothing and not plan.context.finished:
-            return "idle"
+        decision, asked = self._decide(arrivals), self._asked(arrivals)
+        plan = update(self.context, self.spec.logic, arrivals, decision, asked)
+        if plan.nothing:
+            return "held" if self.context.flushed else "idle"
         trace.record("assigned", self.spec.name, turn=plan.context.turn, events=len(plan.taken), sets=len(plan.closed))
-        fault_point("before-flush" if plan.context.finished else "after-assign", self.spec.name)
-        plan, made = self._generate(plan, arrivals, clock)
+        fault_point("before-flush" if plan.ends else "after-assign", self.spec.name)
+        plan, made = self._generate(plan, arrivals, (decision, asked), clock)
         trace.record("generated", self.spec.name, turn=plan.context.turn, sets=len(plan.closed))
         fault_point("after-generate", self.spec.name)
         self._commit(plan, made)
@@ -83,13 +99,20 @@ class OperatorRunner(Runner):
     def _decide(self, arrivals: Sequence[Arrival]) -> Any:
         """Ask the clock, before any event is taken; a port on which something waits is not quiet."""
         self._watch.tick(event.port for event in arrivals)
-        decision = None if self.finished else self.spec.logic.decide(self.context.memory([]), self._watch)
+        decision = None if self.context.flushed else self.spec.logic.decide(self.context.memory([]), self._watch)
         if decision is not None:
             self._watch.decided = self._watch.now
         return decision
 
+    def _asked(self, arrivals: Sequence[Arrival]) -> tuple[AsideRow, ...]:
+        """Look whether somebody has decided on what is set aside; not while there is other work."""
+        if not self.context.held or arrivals:
+            return ()
+        rows = self.around.store.asides(self.spec.name)
+        return tuple(row for row in rows if row.status in ("retry", "drop"))
+
     def patience(self) -> float | None:
-        if self.finished:
+        if self.context.flushed:
             return None
         self._watch.tick(())
         waits = self.spec.logic.patience(self.context.memory([]), self._watch)
@@ -98,7 +121,7 @@ class OperatorRunner(Runner):
     def _commit(self, plan: Update, made: Sequence[Productions]) -> None:
         """Algorithm 3, Steps 4 to 6; events that must not be seen before the writes are held back until then."""
         sink = next(iter(self.spec.sinks)) if self.spec.is_sink else None
-        context, step = generate(plan, made, sink)
+        context, step = generate(plan, made, sink, self._set_aside(plan, made))
         if self.spec.general is not None:
             _check_state(self.spec, context.state)
         self.context = context
@@ -112,14 +135,33 @@ class OperatorRunner(Runner):
         self._writes.expect(step.writes)
         self._inputs.committed()
         self._failing = (0, 0)
+        self._aside, self._sifted = {}, set()
         if self.finished:
             trace.record("finished", self.spec.name)
         fault_point("after-wake", self.spec.name)
         self._writes.perform()
         self.writer.perform(Step(sends=held))
 
-    def _generate(self, plan: Update, arrivals: Sequence[Arrival], clock: Clock) -> tuple[Update, list[Productions]]:
-        """Algorithm 3, Step 3, for all Input Sets that closed; a turn that fails is cut down to what succeeds."""
+    def _set_aside(self, plan: Update, made: Sequence[Productions]) -> list[Aside]:
+        """Return what this turn sets aside, in the order in which its Input Sets closed."""
+        attempts = self.spec.settings.attempts
+        failed: dict[InputSetId, list[Aside]] = {}
+        for part in made:
+            for number, place, error in part.failed:
+                failed.setdefault(number, []).append(Aside(number, (place,), {**error, "attempts": attempts}))
+        for closed in plan.closed:
+            if closed.number in self._aside:
+                told = self._aside[closed.number].told(attempts)
+                failed[closed.number] = [Aside(closed.number, closed.only, told)]
+        return [one for closed in plan.closed for one in failed.get(closed.number, ())]
+
+    def _generate(
+        self, plan: Update, arrivals: Sequence[Arrival], first: tuple[Any, tuple[AsideRow, ...]], clock: Clock
+    ) -> tuple[Update, list[Productions]]:
+        """Algorithm 3, Step 3, for all Input Sets that closed; a turn that fails is cut down to what succeeds.
+
+        `first` is what comes before the events: what the clock decided, and what a person did.
+        """
         made: list[Productions] = []
         while True:
             with clock:
@@ -127,8 +169,7 @@ class OperatorRunner(Runner):
             if failed is None:
                 return plan, made
             arrivals = self._shorter(plan, arrivals, failed)
-            decision = plan.decided[1] if plan.decided is not None else None
-            before, plan = plan, update(self.context, self.spec.logic, arrivals, decision)
+            before, plan = plan, update(self.context, self.spec.logic, arrivals, *first)
             made = _reusable(before, plan, made)
 
     def _attempt(
@@ -155,17 +196,25 @@ class OperatorRunner(Runner):
         inputs = self.schemas(dict(self.spec.inputs))
         place = self.place(turn)
         work = [
-            SetWork(s.number, s.label[0], s.label[1], parts, deepcopy(s.state))
+            SetWork(s.number, s.label[0], s.label[1], parts, deepcopy(s.state), s.only, self._mode(s))
             for s, parts in zip(closed, _within_limits([self._inputs.parts(s) for s in closed], place))
         ]
         task = GenerateTask(place, inputs, self.output_schemas(), tuple(work))
         results = self._submit(self.job(turn, self._about(closed)), task, clock)
         return self._agreed(results, turn, task, closed, clock)
 
+    def _mode(self, closed: InputSet) -> Literal["", "aside", "sift"]:
+        if closed.number in self._aside:
+            return "aside"
+        return "sift" if closed.number in self._sifted else ""
+
     def _submit(self, job: Job, task: GenerateTask, clock: Clock) -> list[Productions | Failure]:
         """Run the Input Sets, each kind of function in its way, and return results in their order."""
         results: list[Productions | Failure] = []
         for style, part in _by_style(self, task):
+            if style == "aside":
+                results += [Productions((work.number,)) for work in part.sets]
+                continue
             if style == "dataframe":
                 ran = self.around.engine.frames(job, part)
                 results += ran.results
@@ -225,12 +274,32 @@ class OperatorRunner(Runner):
         self._failing = (plan.context.seq, times)
         if times < self.spec.settings.attempts and not _is_final(failed):
             return
+        if self.spec.settings.on_error == "quarantine" and self._quarantine(plan, failed, culprit):
+            self._failing = (0, 0)
+            return
         about = self._about([culprit] if culprit else plan.closed)
         if isinstance(failed, Failure):
             raise self.failed(failed, about, times)
         if isinstance(failed, TurnTimedOut):
             raise TurnTimedOut(self.spec.name, about, failed.seconds)
         raise failed
+
+    def _quarantine(self, plan: Update, failed: Failure | ClewError, culprit: InputSet | None) -> bool:
+        """Set what is to blame aside: the records, where the function takes single ones, or the whole Input Set."""
+        if culprit is None and len(plan.closed) == 1:
+            # It was cut off, or Spark gave it up, and there was nothing else in the turn.
+            culprit = plan.closed[0]
+        if culprit is None:
+            return False
+        if not isinstance(failed, Failure):
+            failed = Failure(culprit.number, type(failed).__name__, str(failed), "")
+        if isinstance(failed.error, _NOT_THE_DATA):
+            return False
+        if failed.record is not None and culprit.number not in self._sifted:
+            self._sifted.add(culprit.number)
+        else:
+            self._aside[culprit.number] = failed
+        return True
 
     def _about(self, sets: Sequence[InputSet]) -> str:
         """Name the events of some Input Sets, shortened where there are many."""
@@ -292,7 +361,7 @@ def _by_style(runner: OperatorRunner, task: GenerateTask) -> list[tuple[str, Gen
     """Cut the Input Sets into stretches of one style, keeping their order."""
     parts: list[tuple[str, list[SetWork]]] = []
     for work in task.sets:
-        style = runner.spec.function(work.function).style
+        style = "aside" if work.mode == "aside" else runner.spec.function(work.function).style
         if parts and parts[-1][0] == style:
             parts[-1][1].append(work)
         else:

@@ -80,6 +80,8 @@ class Progress:
     started: float = field(default_factory=time.time)
     #: Processor seconds that this process's threads spent inside the engine's jobs; the benchmarks read it.
     engine_seconds: float = 0.0
+    #: How many Input Sets and records are set aside when the run ends, and nobody has decided on them.
+    quarantined: int = 0
 
     def add(self, operator: str, group: str) -> None:
         with self._lock:

@@ -23,8 +23,9 @@ from clew.runtime.progress import Progress
 from clew.runtime.task import Failure
 from clew.store.base import Store
 
-#: What one step did: some work; nothing, for lack of input or of room; or the operator has finished.
-Outcome = Literal["worked", "idle", "blocked", "finished"]
+#: What one step did: some work; nothing, for lack of input or of room, or because something is set aside and nobody has
+#: decided on it; or the operator has finished.
+Outcome = Literal["worked", "idle", "blocked", "held", "finished"]
 
 
 @dataclass(frozen=True)

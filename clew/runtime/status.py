@@ -30,6 +30,9 @@ class OperatorStatus:
     #: Connection -> the last write action, and how many of them are not known to be done.
     writes: Mapping[str, int] = field(default_factory=dict)
     undone_writes: Mapping[str, int] = field(default_factory=dict)
+    #: How many records came too late, and how much is set aside and not decided on.
+    late: int = 0
+    quarantined: int = 0
     #: Whether the pipeline as it is declared now has it.
     declared: bool = True
 
@@ -86,6 +89,8 @@ def _declared(spec: OperatorSpec, row: OperatorRow | None, store: Store) -> Oper
         sent={port: context.get("sent", {}).get(port, 0) for port in spec.outputs},
         writes=writes,
         undone_writes={name: _undone(Port(spec.name, name), last, store) for name, last in writes.items()},
+        late=_late(spec, store),
+        quarantined=context.get("held", 0),
     )  # fmt: skip
 
 
@@ -101,6 +106,13 @@ def _gone(row: OperatorRow, store: Store) -> OperatorStatus:
 def _context(operator: str, store: Store) -> Mapping[str, Any]:
     state = store.state(operator)
     return state.context if state is not None else {}
+
+
+def _late(spec: OperatorSpec, store: Store) -> int:
+    """Return how many records the operator's windows have counted as late."""
+    state = store.state(spec.name)
+    own = [state.state.get(function.name) for function in spec.functions] if state and spec.general is None else []
+    return sum(one.get("late", 0) for one in own if isinstance(one, dict))
 
 
 def _undone(port: Port, last: int, store: Store) -> int:

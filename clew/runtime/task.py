@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.contracts import Observed, Replayable, WriteAction
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.pipeline.operators import Event, InputSet, Operator
+from clew.pipeline.records import PerRecord
 from clew.pipeline.schema import conform, fixed, from_bytes, normalise, to_bytes
 from clew.protocol.log.alg3_generate import Output, Productions
 from clew.protocol.log.alg4_read import SideRead
@@ -64,9 +65,13 @@ class SetWork:
     parts: tuple[Part, ...]
     #: What it saw of the global state when it closed, where its function sees any.
     state: Any = None
+    #: The records that it has, by their places in its event; None for all.
+    only: tuple[int, ...] | None = None
+    #: "aside": it is set aside, and makes nothing. "sift": the records that the function fails on are told as data.
+    mode: Literal["", "aside", "sift"] = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SetWork, (self.number, self.function, self.key, self.parts, self.state)
+        return SetWork, (self.number, self.function, self.key, self.parts, self.state, self.only, self.mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,13 @@ class Failure:
     #: The place of the record in its event, and the record, where the function takes single records.
     record: tuple[int, str] | None = None
 
+    def told(self, attempts: int) -> dict[str, Any]:
+        """Return the failure as JSON."""
+        record = None if self.record is None else self.record[1]
+        return {
+            "kind": self.kind, "message": self.message, "frames": self.frames, "record": record, "attempts": attempts,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Events:
@@ -201,6 +213,8 @@ class _Made:
     outputs: dict[str, list[tuple[Header, bytes]]] = field(default_factory=dict)
     writes: dict[str, list[bytes]] = field(default_factory=dict)
     reads: list[tuple[str, str, bytes]] = field(default_factory=list)
+    #: Records that the function fails on: (place in the event, error).
+    failed: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
 
 
 class _Generation:
@@ -241,6 +255,8 @@ class _Generation:
             context = _TaskContext(self._spec, work.state or {}, made)
             folded = _fold(self._spec.general, events)
             result = function.run(InputSet(work.number, work.key, events, self._inputs, folded), context)
+        elif work.mode == "sift" and isinstance(function.run, PerRecord):
+            result = self._sift(function.run, events, work, made)
         else:
             result = function.run(*self._tables(events, work))
         for port, table in outputs_by_port(result, function.outputs, self._spec.name):
@@ -248,6 +264,17 @@ class _Generation:
             if encoded is not None:
                 made.outputs.setdefault(port, []).append(encoded)
         return made
+
+    def _sift(self, run: PerRecord, events: Sequence[Event], work: SetWork, made: _Made) -> pa.Table:
+        """Run a function of single records, and keep those that it fails on apart."""
+        (table,) = self._tables(events, work)
+        result, failures = run.sift(table)
+        for error in failures:
+            told = failure(error, work.number)
+            assert told.record is not None
+            place = told.record[0] if work.only is None else work.only[told.record[0]]
+            made.failed.append((place, told.told(1)))
+        return result
 
     def _events(self, work: SetWork) -> tuple[Event, ...]:
         events = []
@@ -268,7 +295,8 @@ class _Generation:
                 yield pa.table({})
                 continue
             own = [(event.id.number, event.table) for event in events if event.port == port]
-            yield window.select(own or [(0, schema.empty_table())], work.key, work.state)
+            selected = window.select(own or [(0, schema.empty_table())], work.key, work.state)
+            yield selected if work.only is None else selected.take(pa.array(work.only, pa.int64()))
 
     def _store(self, stretch: Sequence[tuple[InputSetId, _Made]]) -> Productions:
         """Store the bodies of consecutive Input Sets, all in one file, and return their productions."""
@@ -291,6 +319,7 @@ class _Generation:
             {name: Output(tuple(map(len, rows)), (), _kept(next(stored))) for name, rows in writes.items()},
             tuple(SideRead(number, conn, action, next(stored)) for number, conn, action, _ in reads),
             self._encoder.learned(),
+            tuple((number, *failed) for number, made in stretch for failed in made.failed),
         )
 
 

@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 
 from clew.ids import InputSetId, Port
 from clew.protocol.rows import (
+    AsideRow,
     Bodies,
     EventRun,
     Label,
@@ -123,6 +124,15 @@ class Store(Protocol):
     def keyed(self, operator: str) -> list[tuple[str, str, Any]]:
         """Return what STATE has of the operator's keys: (generative function, key, value), sorted."""
 
+    def asides(self, operator: str) -> list[AsideRow]:
+        """Return everything of the operator that was ever set aside and is in the log, in order of its numbers."""
+
+    def decide_asides(self, operator: str, numbers: Sequence[int], status: Literal["retry", "drop"]) -> int:
+        """Say what is to become of things that were set aside and are not resolved; returns how many it was said of.
+
+        This is a person's word and not the operator's, so it needs no incarnation. Durable when it returns.
+        """
+
     def schema(self, port: Port) -> bytes | None:
         """Return the schema that a port is fixed to."""
 
@@ -160,7 +170,8 @@ class Store(Protocol):
     def collect(self, grace: int = 0) -> Collected:
         """Forget what is done: for each port, the events up to the last one before which all are done.
 
-        "Done" is: every receiver's entry is done, and no undone write action names the event. Their
+        "Done" is: every receiver's entry is done, no undone write action names the event, and nothing that was set
+        aside and is not resolved holds it. Their
         entries, bodies and lineage go together, as do finished write actions, their Input Sets'
         labels, state events, side-effect read events and decisions. The last `grace` events of a port stay.
         Durable when it returns, because the caller removes files next.

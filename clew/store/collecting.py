@@ -4,6 +4,7 @@ A port is trimmed logically, up to a mark; rows go when all their events are bel
 what it removes, runs are never rewritten (B1), and counters have the mark to stand on (C2).
 """
 
+import json
 from collections.abc import Iterable, Iterator
 
 from clew.ids import Port
@@ -48,7 +49,19 @@ def _first_named(log: Transaction) -> dict[Port, int]:
         if number not in done[operator].get(connection, Intervals()):
             for port, first, _ in decode_named(events):
                 first_named[port] = min(first, first_named.get(port, first))
+    for port, first in _held(log):
+        first_named[port] = min(first, first_named.get(port, first))
     return first_named
+
+
+def _held(log: Transaction) -> Iterator[tuple[Port, int]]:
+    """Yield the events (sender, number) from which on what was set aside still needs them."""
+    for operator, events in log.fetch("SELECT operator, events FROM aside WHERE status IN ('held', 'retry', 'drop')"):
+        for name, first, _, _ in json.loads(events):
+            for sender, port in log.fetch(
+                "SELECT operator, port FROM link WHERE rec_operator = ? AND rec_port = ?", operator, name
+            ):
+                yield Port(sender, port), first
 
 
 def _collect_port(log: Transaction, port: Port, grace: int, named: int | None, files: set[str]) -> int:

@@ -8,11 +8,12 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from clew.errors import StoreFailed
 from clew.ids import InputSetId, Port
 from clew.protocol.rows import (
+    AsideRow,
     Assignment,
     EventRun,
     Every,
@@ -188,6 +189,12 @@ class EphemeralStore:
 
     def members(self, operator: str) -> list[Member]:
         return []
+
+    def asides(self, operator: str) -> list[AsideRow]:
+        return []
+
+    def decide_asides(self, operator: str, numbers: Sequence[int], status: Literal["retry", "drop"]) -> int:
+        return 0
 
     def keyed(self, operator: str) -> list[tuple[str, str, Any]]:
         return []

@@ -1,6 +1,7 @@
 """Whose log it is and who runs its operators: the same for every SQL backend."""
 
 import uuid
+from collections.abc import Sequence
 
 from clew.errors import StaleWriter, WrongLog
 from clew.store.base import Topology
@@ -56,3 +57,12 @@ def take_over(log: Transaction, operator: str, token: str | None) -> int:
     if token is not None and log.fetch("SELECT value FROM meta WHERE key = 'claim'") != [(token,)]:
         raise StaleWriter(operator, 0, incarnation - 1)
     return incarnation
+
+
+def decide_asides(log: Transaction, operator: str, numbers: Sequence[int], status: str) -> int:
+    """Say what is to become of things that were set aside, where that is not done yet."""
+    known = log.fetch("SELECT number FROM aside WHERE operator = ? AND status IN ('held', 'retry', 'drop')", operator)
+    asked = [number for (number,) in known if number in set(numbers)]
+    for number in asked:
+        log.run("UPDATE aside SET status = ? WHERE operator = ? AND number = ?", status, operator, number)
+    return len(asked)

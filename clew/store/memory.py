@@ -10,12 +10,13 @@ import uuid
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from clew.errors import StaleWriter, StoreFailed, UnexpectedRow, WrongLog
 from clew.faultpoint import fault_point
 from clew.ids import NONE_SET, InputSetId, Port
 from clew.protocol.rows import (
+    AsideRow,
     Bodies,
     EventRun,
     Header,
@@ -47,6 +48,8 @@ from clew.protocol.step import (
     LogWrites,
     OpenSets,
     Rejoin,
+    ResolveAside,
+    SetAside,
     SetOperator,
     StoreKeyed,
     StoreState,
@@ -54,6 +57,8 @@ from clew.protocol.step import (
     owner_of,
 )
 from clew.store.base import Backlog, Collected, Table, Topology
+
+_UNRESOLVED = ("held", "retry", "drop")
 
 
 @dataclass(slots=True)
@@ -85,6 +90,7 @@ class _Rows:
     states: dict[str, StateRow] = field(default_factory=dict)
     keyed: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
     decisions: dict[str, dict[int, str]] = field(default_factory=dict)
+    asides: dict[str, dict[int, AsideRow]] = field(default_factory=dict)
     state_events: dict[str, dict[int, tuple[InputSetId, str]]] = field(default_factory=dict)
     lineage: dict[Port, list[tuple[int, InputSetId]]] = field(default_factory=dict)
     read_actions: dict[str, dict[tuple[str, int], ReadActionRow]] = field(default_factory=dict)
@@ -166,6 +172,17 @@ class MemoryStore:
         with self._lock:
             self._check_open()
             return self._rows.states.get(operator)
+
+    def asides(self, operator: str) -> list[AsideRow]:
+        with self._lock:
+            return [row for _, row in sorted(self._rows.asides.get(operator, {}).items())]
+
+    def decide_asides(self, operator: str, numbers: Sequence[int], status: Literal["retry", "drop"]) -> int:
+        with self._lock:
+            rows = self._rows.asides.get(operator, {})
+            asked = [number for number in rows if number in set(numbers) and rows[number].status in _UNRESOLVED]
+            self._rows.asides[operator] = rows | {number: replace(rows[number], status=status) for number in asked}
+            return len(asked)
 
     def keyed(self, operator: str) -> list[tuple[str, str, Any]]:
         with self._lock:
@@ -286,6 +303,16 @@ class MemoryStore:
                 self._rows.decisions.setdefault(operator, {})[seq] = _json(decision)
             case StoreKeyed(operator, keys):
                 self._store_keyed(operator, keys)
+            case SetAside(operator, set_aside):
+                told = {row.number: json.loads(_json(row.error)) for row in set_aside}
+                made = {row.number: replace(row, error=told[row.number]) for row in set_aside}
+                self._rows.asides[operator] = self._rows.asides.get(operator, {}) | made
+            case ResolveAside(operator, number, retried_as):
+                rows_aside = self._rows.asides[operator]
+                done = replace(
+                    rows_aside[number], status="dropped" if retried_as is None else "retried", retried_as=retried_as
+                )
+                self._rows.asides[operator] = rows_aside | {number: done}
             case OpenSets(operator, sets):
                 self._rows.labels.setdefault(operator, {}).update(sets)
             case FinishSets(operator, first, count):
@@ -445,10 +472,21 @@ class MemoryStore:
             if sender == port
         ]
         for receiver in self._receivers.get(port, ()):
+            named += self._held(receiver)
             entries = self._rows.entries.get(receiver, {})
             undone = [n for n, row in entries.items() if any(e.status == "undone" for e in row)]
             named += undone
         return min([last, *(number - 1 for number in named)])
+
+    def _held(self, receiver: Port) -> list[int]:
+        """Return the first events of a port that what was set aside still needs."""
+        return [
+            first
+            for row in self._rows.asides.get(receiver.operator, {}).values()
+            if row.status in _UNRESOLVED
+            for name, first, _, _ in row.events
+            if name == receiver.name
+        ]
 
     def _collect_port(self, port: Port, upto: int) -> int:
         gone = [number for number in self._rows.sent[port] if number <= upto]

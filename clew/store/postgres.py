@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
@@ -20,7 +21,7 @@ from clew.protocol.rows import EventRun
 from clew.protocol.step import Acknowledge, Write
 from clew.store.base import Collected, Topology
 from clew.store.collecting import collect
-from clew.store.identity import claim, declare, take_over
+from clew.store.identity import claim, decide_asides, declare, take_over
 from clew.store.ledger import Ledger, read_ledger
 from clew.store.postgres_open import current_claim, drop_log, prepare
 from clew.store.postgres_session import Connection, PostgresLog, as_psycopg, explain, masked, set_up
@@ -87,6 +88,10 @@ class PostgresStore(SqlReads):
         with self._lock:
             self._senders.clear()
             self._last_sent.clear()
+
+    def decide_asides(self, operator: str, numbers: Sequence[int], status: Literal["retry", "drop"]) -> int:
+        with self._transaction() as log:
+            return decide_asides(log, operator, numbers, status)
 
     def claim(self) -> None:
         with self._transaction() as log:

@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 from clew.disk import make_directory, sync_directory
 from clew.errors import NewerLog, StaleWriter, StoreFailed, WrongLog
@@ -18,7 +19,7 @@ from clew.ids import Port
 from clew.protocol.step import Write
 from clew.store.base import SCHEMA_VERSION, Collected, Topology
 from clew.store.collecting import collect
-from clew.store.identity import claim, declare, has_events, take_over
+from clew.store.identity import claim, decide_asides, declare, has_events, take_over
 from clew.store.ledger import Ledger, read_ledger
 from clew.store.sqlite_schema import VIEWS
 from clew.store.sqlite_writer import CHECKPOINT_PAGES, GroupWriter, SqliteLog, explain
@@ -66,6 +67,10 @@ class SqliteStore(SqlReads):
         # Encoded here, in the caller's thread: the writer's time is everyone's.
         statements = [statements_of(write) for write in writes]
         self._writer.run(lambda log: self._apply(log, operator, incarnation, writes, statements), durable)
+
+    def decide_asides(self, operator: str, numbers: Sequence[int], status: Literal["retry", "drop"]) -> int:
+        decided: int = self._writer.run(lambda log: decide_asides(log, operator, numbers, status))
+        return decided
 
     def collect(self, grace: int = 0) -> Collected:
         collected: Collected = self._writer.run(lambda log: collect(log, grace))

@@ -8,6 +8,7 @@ from typing import Any
 
 from clew.ids import InputSetId, Port
 from clew.protocol.rows import (
+    AsideRow,
     Bodies,
     EventRun,
     Label,
@@ -94,6 +95,15 @@ class SqlReads(ABC):
         with self._reading() as log:
             rows = log.fetch("SELECT state_id, context, state FROM latest_state WHERE operator = ?", operator)
         return next((StateRow(number, json.loads(context), json.loads(text)) for number, context, text in rows), None)
+
+    def asides(self, operator: str) -> list[AsideRow]:
+        with self._reading() as log:
+            rows = log.fetch(
+                "SELECT number, input_set, label, state, events, records, error, status, retried_as FROM aside "
+                "WHERE operator = ? ORDER BY number",
+                operator,
+            )
+        return [_aside(*row) for row in rows]
 
     def keyed(self, operator: str) -> list[tuple[str, str, Any]]:
         with self._reading() as log:
@@ -247,6 +257,15 @@ def _undone_sets(done: Intervals, columns: tuple[int, int, int], count: int) -> 
         return  # The Input Set none is done from the start.
     for first, length in done.gaps(*sets_covered(columns, count)):
         yield from range(first, first + length)
+
+
+def _aside(
+    number: int, input_set: int, label: str, state: str, events: str, records: str | None, error: str, *rest: Any
+) -> AsideRow:
+    spans = tuple((port, first, count, seq) for port, first, count, seq in json.loads(events))
+    places = None if records is None else tuple(json.loads(records))
+    known = (number, InputSetId(input_set), _label(label), json.loads(state), spans, places, json.loads(error))
+    return AsideRow(*known, *rest)
 
 
 def _label(text: str) -> Label:

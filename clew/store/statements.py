@@ -5,7 +5,7 @@ Nothing here looks at the log: what a write expects of it is the ledger's to che
 
 from typing import Any, NamedTuple, Protocol
 
-from clew.protocol.rows import EventRun, WriteRow
+from clew.protocol.rows import AsideRow, EventRun, WriteRow
 from clew.protocol.step import (
     Acknowledge,
     AddReadAction,
@@ -21,6 +21,8 @@ from clew.protocol.step import (
     LogWrites,
     OpenSets,
     Rejoin,
+    ResolveAside,
+    SetAside,
     SetOperator,
     StoreKeyed,
     StoreState,
@@ -64,6 +66,9 @@ _DECISION = "INSERT INTO decision (operator, seq, decision) VALUES (?, ?, ?)"
 _KEYED = """INSERT INTO keyed_state (operator, function, key, state) VALUES (?, ?, ?, ?)
     ON CONFLICT (operator, function, key) DO UPDATE SET state = excluded.state"""
 _KEY_GONE = "DELETE FROM keyed_state WHERE operator = ? AND function = ? AND key = ?"
+_ASIDE = """INSERT INTO aside (operator, number, input_set, label, state, events, records, error, status)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'held')"""
+_RESOLVE = "UPDATE aside SET status = ?, retried_as = ? WHERE operator = ? AND number = ?"
 _LABEL = """INSERT INTO input_set (operator, input_set, label) VALUES (?, ?, ?)
     ON CONFLICT (operator, input_set) DO UPDATE SET label = excluded.label"""
 _STATE_EVENT = """INSERT INTO state_event (operator, state_id, input_set, state) VALUES (?, ?, ?, ?)
@@ -107,6 +112,11 @@ def statements_of(write: Write) -> list[Statement]:
             return [Statement(_DECISION, (operator, seq, encode_json(decision)))]
         case StoreKeyed(operator, keys):
             return [_keyed(operator, *row) for row in keys]
+        case SetAside(operator, rows):
+            return [_aside(operator, row) for row in rows]
+        case ResolveAside(operator, number, retried_as):
+            status = "dropped" if retried_as is None else "retried"
+            return [Statement(_RESOLVE, (status, retried_as, operator, number))]
         case OpenSets(operator, sets):
             return [Statement(_LABEL, (operator, number, encode_json(label))) for number, label in sets]
         case LogStateEvent(operator, state_id, input_set, state):
@@ -123,6 +133,12 @@ def statements_of(write: Write) -> list[Statement]:
             return [Statement(_STATUS, (status, operator))]
         case _:
             return _read_statements(write)
+
+
+def _aside(operator: str, row: AsideRow) -> Statement:
+    records = None if row.records is None else encode_json(row.records)
+    told = (encode_json(row.label), encode_json(row.state), encode_json(row.events), records, encode_json(row.error))
+    return Statement(_ASIDE, (operator, row.number, row.input_set, *told))
 
 
 def _keyed(operator: str, function: str, key: str, state: Any) -> Statement:

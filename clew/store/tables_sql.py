@@ -95,6 +95,12 @@ CREATE TABLE keyed_state (
     operator TEXT NOT NULL, function TEXT NOT NULL, key TEXT NOT NULL, state TEXT NOT NULL,
     PRIMARY KEY (operator, function, key)
 ) WITHOUT ROWID;
+-- What functions fail on, until somebody decides.
+CREATE TABLE aside (
+    operator TEXT NOT NULL, number INTEGER NOT NULL, input_set INTEGER NOT NULL, label TEXT NOT NULL,
+    state TEXT NOT NULL, events TEXT NOT NULL, records TEXT, error TEXT NOT NULL, status TEXT NOT NULL,
+    retried_as INTEGER, PRIMARY KEY (operator, number)
+) WITHOUT ROWID;
 """
 
 TABLES = TABLES_OF_1 + ADDED_IN_2

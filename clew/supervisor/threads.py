@@ -52,6 +52,7 @@ class Supervisor:
         self._stop = threading.Event()
         self._fatal: BaseException | None = None
         self._lock = threading.Lock()
+        self._held_before = False
         for spec in around.graph.operators.values():
             around.progress.add(spec.name, spec.group)
 
@@ -68,6 +69,7 @@ class Supervisor:
             for thread in threads:
                 while thread.is_alive():
                     thread.join(0.2)
+                    self._stop_when_held()
         except BaseException:
             self.stop()
             for thread in threads:
@@ -79,6 +81,19 @@ class Supervisor:
                 collector.join()
         if self._fatal is not None:
             raise self._fatal
+
+    def _stop_when_held(self) -> None:
+        """End the run when all that is left waits for somebody to decide on what was set aside."""
+        phases = {row.phase for row in self._around.progress.rows().values()}
+        held = "held" in phases and phases <= {"held", "finished", "waiting"} and not self._waits()
+        # Twice, because an operator may be between two phases.
+        if held and self._held_before:
+            self.stop()
+        self._held_before = held
+
+    def _waits(self) -> bool:
+        graph, channels = self._around.graph, self._around.channels
+        return any(channels.backlog(link.receiver).events for link in graph.links)
 
     def stop(self) -> None:
         """Let every group end after its current turn."""
@@ -149,8 +164,8 @@ class Supervisor:
             self._check()
             outcome = runner.step()
             worked |= outcome == "worked"
-            if outcome in ("idle", "blocked"):
-                phase = "blocked" if outcome == "blocked" else "waiting"
+            if outcome in ("idle", "blocked", "held"):
+                phase = {"idle": "waiting", "blocked": "blocked", "held": "held"}[outcome]
                 self._around.progress.set(runner.spec.name, phase=phase)
         return worked
 

@@ -214,7 +214,7 @@ def test_open_input_sets_are_flushed_when_all_ports_have_ended() -> None:
     both = update(one.context, logic, [end(1, "right")])
     assert [closed.number for closed in both.closed] == [1]
     assert both.ends
-    assert both.context.finished
+    assert both.context.flushed
     assert not both.context.opened
 
 

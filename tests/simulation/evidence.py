@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from clew.ids import Port
-from clew.model.certificate import Answer, Body, Logged, Sent, Taken
+from clew.model.certificate import Answer, Body, Logged, Sent, SetAside, Taken
 from clew.model.read import late_of
 from clew.pipeline.schema import from_bytes
 from clew.protocol.rows import Bodies
@@ -67,6 +67,10 @@ class Evidence:
     def decisions(self, operator: str) -> Iterator[tuple[int, Any]]:
         rows = self._rows.decisions.get(operator, {})
         return ((seq, json.loads(decision)) for seq, decision in sorted(rows.items()))
+
+    def asides(self, operator: str) -> Iterator[SetAside]:
+        for number, row in sorted(self._rows.asides.get(operator, {}).items()):
+            yield SetAside(number, row.input_set, row.records, row.status in ("retried", "dropped"))
 
     def late(self, operator: str) -> dict[str, int]:
         row = self._rows.states.get(operator)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 from unittest import mock
 
 from clew import run as wiring
@@ -221,7 +222,17 @@ class Machine:
         runner = group.runners[group.at]
         group.at = (group.at + 1) % len(group.runners)
         runner.pace.limit = self._random.randint(1, runner.spec.settings.max_turn_events)
-        group.quiet = 0 if runner.step() == "worked" else group.quiet + 1
+        outcome = runner.step()
+        if outcome == "held":
+            self._decide(runner.spec.name)
+        group.quiet = 0 if outcome == "worked" else group.quiet + 1
+
+    def _decide(self, operator: str) -> None:
+        """Somebody looks at what is set aside, and has some of it tried again, though nothing was mended."""
+        for row in self.journal.asides(operator):
+            if row.status == "held":
+                status: Literal["retry", "drop"] = "retry" if self._pauses.random() < 0.3 else "drop"
+                self.journal.decide_asides(operator, [row.number], status)
 
     def _crash(self, group: _Group | None, crash: CrashInjected) -> None:
         scope = self._schedule.scopes[min(self._crashes, len(self._schedule.scopes) - 1)]

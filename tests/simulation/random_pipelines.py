@@ -35,7 +35,7 @@ WINDOWS: dict[str, Window] = {
     "sessions": Session(9, on="t", by="k", lateness=4, late="late"),
     "counted": Count(3, by=["k"]),
 }
-KINDS = ("same", "double", "some", "sum", "drawn", "split", "ledger", "asked", "clocked")
+KINDS = ("same", "double", "some", "sum", "drawn", "split", "ledger", "asked", "clocked", "picky", "fussy")
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,10 @@ def _node(pipeline: Pipeline, world: World, node: Node, name: str, ports: Sequen
     if node.kind == "split":
         pipeline.operator(*ports, window=window, outputs=("even", "odd"), deterministic=True, **settings)(_split(ports))
         return [f"{name}.even", f"{name}.odd", *late]
+    if node.kind == "picky":
+        return [_picky(pipeline, name, ports, settings)]
+    if node.kind == "fussy":
+        settings |= {"on_error": "quarantine", "attempts": 2}
     function = _function(node.kind, world, len(ports))
     port = pipeline.operator(*ports, window=window, deterministic=node.kind != "drawn", **settings)(function)
     return [port, *late]
@@ -150,12 +154,30 @@ def _function(kind: str, world: World, ports: int) -> Callable[..., Any]:
                 # Some Input Sets make no event.
                 kept = table.filter(pc.not_equal(pc.bit_wise_and(table["n"], 3), 1))
                 return kept if table.num_rows and table["n"][0].as_py() % 8 else kept.slice(0, 0)
+            case "fussy":
+                # Some Input Sets it fails on, whoever tries.
+                if 5 in pc.bit_wise_and(table["n"], 7).to_pylist():
+                    raise ValueError("five")
+                return table
             case "sum":
                 return _one(pc.sum(table["n"]).as_py() or 0, table)
             case _:
                 return _one(world.draw(), table)
 
     return _with_ports(compute, ports)
+
+
+def _picky(pipeline: Pipeline, name: str, ports: Sequence[Any], settings: dict[str, Any]) -> Any:
+    """A function of single records, which fails on some of them."""
+
+    def pick(record: dict[str, Any]) -> dict[str, Any]:
+        if record["n"] % 8 == 3:
+            raise ValueError("three")
+        return record
+
+    settings |= {"on_error": "quarantine", "attempts": 1, "deterministic": True}
+    pipeline.map(ports[0], **settings)(pick)
+    return f"{name}.out"
 
 
 def _split(ports: Sequence[Any]) -> Callable[..., Any]:

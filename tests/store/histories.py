@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from clew.ids import InputSetId, Port
-from clew.protocol.rows import Assignment, Bodies, Every, Own
+from clew.protocol.rows import AsideRow, Assignment, Bodies, Every, Own
 from clew.protocol.step import (
     AddReadAction,
     CompleteReadAction,
@@ -22,6 +22,8 @@ from clew.protocol.step import (
     LogReadEvent,
     LogStateEvent,
     Rejoin,
+    ResolveAside,
+    SetAside,
     SetOperator,
     StoreKeyed,
     StoreState,
@@ -80,6 +82,8 @@ MIDDLE_OPS = (
     "run",
     "rejoin",
     "rejoin",
+    "aside",
+    "resolve",
     "decide",
     "keyed",
 )
@@ -148,6 +152,7 @@ class World:
     #: What was taken into listed Input Sets: (operator, first, count, Input Sets).
     listed: list[tuple[str, int, int, set[int]]] = field(default_factory=list)
     decisions: int = 0
+    asides: list[tuple[str, int]] = field(default_factory=list)
 
     def after(self, operator: str, parts: list[Draw]) -> tuple["World", list[Write]]:
         """Return the writes of a commit, and the world if it is accepted."""
@@ -220,6 +225,24 @@ class World:
                 sets.add(target)
                 return [Rejoin(IN[operator], first, count + max(draw.off, 0) * 1_000, first, InputSetId(target))]
         return []
+
+    def _aside(self, operator: str, draw: Draw) -> list[Write]:
+        """Set aside events that were taken and are in an open Input Set, and so are not collected."""
+        still_open = set(self.open.get(operator, []))
+        for owner, first, count, sets in reversed(self.listed):
+            if owner == operator and sets & still_open:
+                number = 1 + len([1 for name, _ in self.asides if name == operator])
+                self.asides.append((operator, number))
+                spans = ((IN[operator].name, first, count, first),)
+                records = (draw.a,) if draw.b % 2 else None
+                row = AsideRow(number, InputSetId(1), ("f", [draw.a]), {"s": 1}, spans, records, {"kind": "E"})
+                return [SetAside(operator, (row,))]
+        return []
+
+    def _resolve(self, operator: str, draw: Draw) -> list[Write]:
+        own = [number for name, number in self.asides if name == operator]
+        retried = InputSetId(draw.b) if draw.b else None
+        return [ResolveAside(operator, own[draw.a % len(own)], retried)] if own else []
 
     def _decide(self, operator: str, draw: Draw) -> list[Write]:
         self.decisions += 1

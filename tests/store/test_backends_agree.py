@@ -1,15 +1,17 @@
 """Runs and plain rows must tell the same story: random histories, in every backend at once."""
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, example, given, settings
 
 from clew.errors import ClewError
+from clew.protocol.rows import AsideRow
 from clew.protocol.step import Write
 from clew.store.base import Store
 from clew.store.memory import MemoryStore
@@ -73,11 +75,17 @@ class Backend:
         return None
 
 
+def _plain(rows: list[AsideRow]) -> list[Any]:
+    """What went through JSON has lists for tuples."""
+    return [json.loads(json.dumps(asdict(row))) for row in rows]
+
+
 def answers(store: Store, world: World) -> dict[Any, Any]:
     """Everything a store can be asked, in a form that does not depend on how runs are cut."""
     return {
         **tables(store),
         "operators": store.operators(),
+        "asides": {operator: _plain(store.asides(operator)) for operator in OPERATORS},
         "keyed": {operator: store.keyed(operator) for operator in OPERATORS},
         "members": {operator: each_member(store, operator) for operator in OPERATORS},
         "open sets": {operator: store.open_sets(operator) for operator in OPERATORS},

@@ -8,7 +8,7 @@ from clew.errors import GapInIds, UserFunctionFailed
 from clew.ids import InputSetId
 from clew.protocol.log.context import Arrival, Context, InputSet, Logic, Memory, Span
 from clew.protocol.log.runs import Taken
-from clew.protocol.rows import Label
+from clew.protocol.rows import AsideRow, Label
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +22,23 @@ class Update:
     known: int
     #: Input Sets that end without an Output Set: dropped by a flush, or become part of another one.
     dropped: tuple[InputSetId, ...] = ()
-    #: Whether the last of the operator's inputs ended in this turn: then, and never again, it sends its own end.
+    #: Whether the last of the operator's inputs ended in this turn, so that what was open is flushed.
     ends: bool = False
-    #: What the clock made the operator decide before it took any event, with its number in that order.
-    decided: tuple[int, Any] | None = None
+    #: What was decided before any event was taken, with its numbers in that order: by the clock, or by a person.
+    decided: tuple[tuple[int, Any], ...] = ()
+    #: What was set aside and is tried again, or dropped: its number, and its Input Set now.
+    resolved: tuple[tuple[int, InputSetId | None], ...] = ()
     #: Events that joined a further Input Set after they were taken.
     rejoined: tuple[tuple[Span, InputSetId], ...] = ()
 
     @property
     def nothing(self) -> bool:
-        return not (self.taken or self.closed or self.decided)
+        return not (self.taken or self.closed or self.decided or self.ends)
 
 
-def update(context: Context, logic: Logic, arrivals: Iterable[Arrival], decision: Any = None) -> Update:
+def update(
+    context: Context, logic: Logic, arrivals: Iterable[Arrival], decision: Any = None, asked: Sequence[AsideRow] = ()
+) -> Update:
     """Take events one by one; after each, close the Input Sets that became ready.
 
     Step 1: an obsolete event is discarded; a gap in ids is a bug and stops the operator (C1).
@@ -42,10 +46,13 @@ def update(context: Context, logic: Logic, arrivals: Iterable[Arrival], decision
     Step 3: triggering; a ready Input Set closes at once, with its own snapshot of the global state, and
     no event is assigned to it again.
 
-    `decision` is what the clock makes the operator decide; it comes before the events and has a number as they have.
+    `decision` is what the clock makes the operator decide, `asked` what a person decided on that was set aside; both
+    come before the events and have numbers as they have.
     """
     turn = _Turn(context.draft(), logic)
     turn.begin()
+    if asked:
+        turn.resolve(asked)
     if decision is not None:
         turn.decide(decision)
     for event in arrivals:
@@ -55,7 +62,7 @@ def update(context: Context, logic: Logic, arrivals: Iterable[Arrival], decision
     after = turn.context
     return Update(
         after, tuple(turn.taken), tuple(turn.closed), context.input_set, tuple(turn.dropped),
-        after.finished and not context.finished, turn.decided, tuple(turn.rejoined),
+        after.flushed and not context.flushed, tuple(turn.decided), tuple(turn.resolved), tuple(turn.rejoined),
     )  # fmt: skip
 
 
@@ -69,7 +76,8 @@ class _Turn:
     closed: list[InputSet] = field(default_factory=list)
     dropped: list[InputSetId] = field(default_factory=list)
     rejoined: list[tuple[Span, InputSetId]] = field(default_factory=list)
-    decided: tuple[int, Any] | None = None
+    decided: list[tuple[int, Any]] = field(default_factory=list)
+    resolved: list[tuple[int, InputSetId | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._absorbed: list[tuple[Label, Label]] = []
@@ -84,9 +92,28 @@ class _Turn:
 
     def decide(self, decision: Any) -> None:
         self.context.seq += 1
-        self.decided = (self.context.seq, decision)
+        self.decided.append((self.context.seq, decision))
         self.logic.follow(decision, self._memory)
         self._close(self.logic.ready(self._memory, self.context.opened))
+
+    def resolve(self, asked: Sequence[AsideRow]) -> None:
+        """Do with what was set aside as a person decided: its events are a new Input Set, or are given up."""
+        context = self.context
+        context.seq += 1
+        for row in asked:
+            context.held -= 1
+            self.resolved.append((row.number, self._again(row) if row.status == "retry" else None))
+        self.decided.append((context.seq, {"": [list(pair) for pair in self.resolved]}))
+
+    def _again(self, row: AsideRow) -> InputSetId:
+        context = self.context
+        context.input_set += 1
+        again = InputSet(InputSetId(context.input_set), row.label, state=row.state, only=row.records)
+        again.spans = [Span(*events) for events in row.events]
+        again.closed_at = context.seq
+        self.rejoined += [(span, again.number) for span in again.spans]
+        self.closed.append(again)
+        return again.number
 
     def take(self, event: Arrival) -> None:
         context = self.context
@@ -109,11 +136,11 @@ class _Turn:
     def end(self) -> None:
         context = self.context
         self._close(self.logic.end_turn(self._memory, context.opened))
-        if context.all_ended and context.senders and not context.finished:
+        if context.all_ended and context.senders and not context.flushed:
             self._close(self.logic.flush(self._memory, context.opened))
             self.dropped += [left.number for left in context.opened.values()]
             context.opened.clear()
-            context.finished = True
+            context.flushed = True
 
     def _assign(self, labels: Sequence[Label], event: Arrival) -> tuple[InputSetId, ...]:
         context = self.context

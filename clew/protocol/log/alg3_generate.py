@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from clew.ids import InputSetId, Port
 from clew.protocol.log.alg2_update import Update
 from clew.protocol.log.alg4_read import SideRead, log_reads
 from clew.protocol.log.context import Context
 from clew.protocol.log.runs import acknowledgements, finished, lineages, rejoins
-from clew.protocol.rows import END, Bodies, EventRun, Header, WriteRow
+from clew.protocol.rows import END, AsideRow, Bodies, EventRun, Header, WriteRow
 from clew.protocol.step import (
     FixSchema,
     LogDecision,
@@ -17,6 +18,8 @@ from clew.protocol.step import (
     LogStateEvent,
     LogWrites,
     OpenSets,
+    ResolveAside,
+    SetAside,
     SetOperator,
     Step,
     Write,
@@ -42,28 +45,50 @@ class Productions:
     writes: Mapping[str, Output] = field(default_factory=dict)
     reads: tuple[SideRead, ...] = ()
     schemas: tuple[FixSchema, ...] = ()
+    #: Records that the function fails on, where it takes single ones: (Input Set, place in the event, error).
+    failed: tuple[tuple[InputSetId, int, Mapping[str, Any]], ...] = ()
 
 
-def generate(update: Update, productions: Sequence[Productions], sink: str | None = None) -> tuple[Context, Step]:
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What a function fails on, and how: an Input Set, or some of its records."""
+
+    input_set: InputSetId
+    records: tuple[int, ...] | None
+    error: Mapping[str, Any]
+
+
+def generate(
+    update: Update, productions: Sequence[Productions], sink: str | None = None, aside: Sequence[Aside] = ()
+) -> tuple[Context, Step]:
     """Log everything the turn did, atomically (Step 4), and name what to send after it (Step 5).
 
     `productions` hold the Output Sets of `update.closed`, in that order. `sink` names the connection of an
     operator without a function of its own: each closed Input Set is then one write action of its events.
+    What is in `aside` has no Output Set, or one without some records, and is set aside.
+
+    The operator sends its own end when all its inputs have ended and nothing is set aside any more: what is tried again
+    comes before the end.
     """
     if sink is None:
         _check(update, productions)
     context = update.context.numbering()
+    set_aside = _set_aside(context, update, aside)
+    ends = context.flushed and not context.finished and not context.held
+    context.finished |= ends
     writes: list[Write] = list(acknowledgements(context.operator, update.taken))
     # The labels of Input Sets that were open before are in the log already.
     new = [s for _, _, s in context.opened.changes() if s is not None and s.number > update.known]
     opened = tuple((s.number, s.label) for s in sorted(new, key=lambda s: s.number))
-    if update.decided is not None:
-        writes.append(LogDecision(context.operator, *update.decided))
+    writes += [LogDecision(context.operator, *decided) for decided in update.decided]
+    writes += [ResolveAside(context.operator, *resolved) for resolved in update.resolved]
+    if set_aside:
+        writes.append(SetAside(context.operator, set_aside))
     writes += rejoins(context.operator, update.rejoined)
     if opened:
         writes.append(OpenSets(context.operator, opened))
     writes += [schema for made in productions for schema in made.schemas]
-    runs = [_log_output(context, port, productions, update.ends, writes) for port in context.outputs]
+    runs = [_log_output(context, port, productions, ends, writes) for port in context.outputs]
     writes += _state_events(context, update)
     for made in productions:
         writes += log_reads(context, made.reads)
@@ -73,11 +98,27 @@ def generate(update: Update, productions: Sequence[Productions], sink: str | Non
     if sink is not None and update.closed:
         writes.append(_sink_writes(context, sink, update))
     writes += finished(context.operator, [s.number for s in update.closed] + list(update.dropped))
-    if update.ends:
+    if ends:
         writes.append(SetOperator(context.operator, "finished"))
     sends = tuple(run for run in runs if run is not None)
-    durable = bool(sends or update.closed or update.ends)
+    durable = bool(sends or update.closed or update.ends or update.resolved or ends)
     return context, Step((*writes, *context.store_keyed(), context.store_state()), sends, durable=durable)
+
+
+def _set_aside(context: Context, update: Update, aside: Sequence[Aside]) -> tuple[AsideRow, ...]:
+    """Number what is set aside."""
+    sets = {closed.number: closed for closed in update.closed}
+    rows = []
+    for one in aside:
+        context.aside += 1
+        context.held += 1
+        closed = sets[one.input_set]
+        events = tuple((span.port, span.first, span.count, span.seq) for span in closed.spans)
+        # Places of records are those in the event, also where only some of it were tried again.
+        rows.append(
+            AsideRow(context.aside, closed.number, closed.label, closed.state, events, one.records, dict(one.error))
+        )
+    return tuple(rows)
 
 
 def _check(update: Update, productions: Sequence[Productions]) -> None:

@@ -66,6 +66,8 @@ class InputSet:
     state: Any = None
     #: The number of the event after which it closed.
     closed_at: int = 0
+    #: The records that it has, by their places in its event, where it is one that was set aside; None for all.
+    only: tuple[int, ...] | None = None
 
     def add(self, port: str, number: int, seq: int) -> None:
         last = self.spans[-1] if self.spans else None
@@ -89,7 +91,7 @@ class InputSet:
         return new.spans
 
     def copy(self) -> "InputSet":
-        return InputSet(self.number, self.label, list(self.spans), self.state)
+        return InputSet(self.number, self.label, list(self.spans), self.state, self.closed_at, self.only)
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,12 @@ class Context:
     #: The number of events taken so far: the order that Algorithm 9 keeps.
     seq: int = 0
     ended: list[str] = field(default_factory=list)
+    #: Whether all inputs have ended and what was open has been flushed; with nothing set aside it finishes then.
+    flushed: bool = False
     finished: bool = False
+    #: How many Input Sets were set aside in all, and how many of them nobody has decided on.
+    aside: int = 0
+    held: int = 0
     state: State = field(default_factory=dict)
     opened: Opened = field(default_factory=Opened)
     keyed: Keyed = field(default_factory=Layers)
@@ -231,7 +238,10 @@ class Context:
             self.turn,
             self.seq,
             list(self.ended),
+            self.flushed,
             self.finished,
+            self.aside,
+            self.held,
             deepcopy(self.state),
             self.opened.draft(),
             self.keyed.draft(),
@@ -282,7 +292,9 @@ def restore(context: Context, row: StateRow | None) -> Context:
     if row is None:
         return restored
     for name in _COUNTERS:
-        setattr(restored, name, deepcopy(row.context[name]))
+        # A log of an earlier version lacks some.
+        if name in row.context:
+            setattr(restored, name, deepcopy(row.context[name]))
     restored.state_id = row.state_id
     restored.state = deepcopy(dict(row.state))
     return restored

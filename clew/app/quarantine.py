@@ -1,0 +1,132 @@
+"""`clew quarantine`: what functions fail on, and what is to become of it."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from clew.app.gc import no_log
+from clew.app.target import Bodies, File, Json, LogUrl, Target, run_again
+from clew.app.terminal import FAILED, complain, explained, print_json, results
+from clew.pipeline.graph import Graph
+from clew.run import Log, Quarantined, decide_quarantined, quarantine_of, quarantined_records
+
+quarantine = typer.Typer(
+    help="What functions fail on: list it, look at it, try it again, or give it up.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="As `list` shows them, such as parse#1.", show_default=False),
+]
+All = Annotated[bool, typer.Option("--all", help="Everything that is not resolved.")]
+
+
+@quarantine.command("list")
+def list_(file: File, log: LogUrl = None, bodies: Bodies = None, as_json: Json = False) -> None:
+    """List what was set aside, with its error."""
+    with explained():
+        graph, found = _read(file, log, bodies, as_json)
+        if as_json:
+            print_json({"pipeline": graph.name, "quarantined": [_mapping(one) for one in found]})
+            return
+        if not found:
+            typer.echo(f"nothing of pipeline {graph.name} is in quarantine")
+            return
+        results().print(_table(found))
+        left = sum(one.open for one in found)
+        if left:
+            typer.echo(
+                f"{left} not resolved: `clew quarantine retry {file} ID` (after the function was mended) or "
+                f"`clew quarantine drop {file} ID`, then `{run_again(file, log)}`"
+            )
+
+
+@quarantine.command()
+def show(file: File, id: str, log: LogUrl = None, bodies: Bodies = None, as_json: Json = False) -> None:
+    """Show one: its records, the error, and where it came from in your code."""
+    with explained():
+        graph, found = _read(file, log, bodies, as_json)
+        (one,) = _chosen(found, [id], False)
+        records = quarantined_records(graph, one, log, bodies)
+        if as_json:
+            rows = {port: table.to_pylist() for port, table in records.items()}
+            print_json({**_mapping(one), "frames": one.row.error["frames"], "records": rows})
+            return
+        error = one.row.error
+        typer.echo(f"{one.id}: {one.row.status}, {one.events}")
+        typer.echo(f"{error['kind']}: {error['message']} ({error['attempts']} attempts)")
+        if error["frames"]:
+            typer.echo(error["frames"])
+        for port, table in records.items():
+            typer.echo(f"{table.num_rows} records on {port}:")
+            for row in table.slice(0, 10).to_pylist():
+                typer.echo(f"  {row}")
+
+
+@quarantine.command()
+def retry(file: File, ids: Ids = None, all_: All = False, log: LogUrl = None, bodies: Bodies = None) -> None:
+    """Let the next run try it again, with the function as it is then."""
+    _decide(file, ids, all_, log, bodies, "retry", "is tried again")
+
+
+@quarantine.command()
+def drop(file: File, ids: Ids = None, all_: All = False, log: LogUrl = None, bodies: Bodies = None) -> None:
+    """Give it up: the next run goes on without it."""
+    _decide(file, ids, all_, log, bodies, "drop", "is dropped")
+
+
+def _decide(
+    file: str, ids: list[str] | None, all_: bool, log: str | None, bodies: str | None, what: Any, word: str
+) -> None:
+    with explained():
+        graph, found = _read(file, log, bodies, False)
+        chosen = _chosen(found, ids or [], all_)
+        decide_quarantined(graph, chosen, what, log, bodies)
+        for one in chosen:
+            typer.echo(f"{one.id} {word} by the next run: {one.events}")
+        typer.echo(f"now: `{run_again(file, log)}`")
+
+
+def _read(file: str, log: str | None, bodies: str | None, as_json: bool) -> tuple[Graph, list[Quarantined]]:
+    graph = Target.parse(file).graph()
+    place = Log.at(log, graph.name, bodies)
+    if not place.exists(graph.name):
+        no_log(graph.name, place, run_again(file, log), as_json)
+    return graph, quarantine_of(graph, log, bodies)
+
+
+def _chosen(found: list[Quarantined], ids: list[str], all_: bool) -> list[Quarantined]:
+    if all_ and not ids:
+        ids = [one.id for one in found if one.open]
+    known = {one.id: one for one in found}
+    unknown = [id for id in ids if id not in known]
+    if unknown or not ids:
+        have = ", ".join(known) or "nothing"
+        what = f"{unknown[0]} is not in quarantine" if unknown else "nothing was named"
+        complain(f"{what}; there is {have}: name one, or --all")
+        raise typer.Exit(FAILED)
+    return [known[id] for id in ids]
+
+
+def _table(found: list[Quarantined]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("id", "status", "events", "error", "record"):
+        table.add_column(column)
+    for one in found:
+        error = one.row.error
+        cells = (one.id, one.row.status, one.events, f"{error['kind']}: {error['message']}", error["record"] or "")
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _mapping(one: Quarantined) -> dict[str, Any]:
+    error = one.row.error
+    return {
+        "id": one.id, "operator": one.operator, "status": one.row.status, "events": one.events,
+        "input_set": one.row.input_set, "kind": error["kind"], "message": error["message"], "record": error["record"],
+        "attempts": error["attempts"],
+    }  # fmt: skip

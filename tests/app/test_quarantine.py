@@ -1,0 +1,117 @@
+"""`clew quarantine`: what functions fail on is listed, shown, tried again and dropped from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.app.pipelines import call, write
+from tests.spark.outside import held
+
+PARSE = """
+import os
+import pyarrow as pa
+from clew import Pipeline, generator, sqlite
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+pipeline = Pipeline("parse")
+lines = pipeline.source("lines", generator(lambda i: pa.table({"text": [str(i), str(i + 100)]}), 10))
+
+
+@pipeline.map(lines, on_error="quarantine", attempts=2)
+def parse(line):
+    if line["text"] in %s:
+        raise ValueError("no number: " + line["text"])
+    return {"n": int(line["text"])}
+
+
+pipeline.sink(parse, sqlite(os.path.join(HERE, "sink.db"), table="numbers"))
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A pipeline that has run, and failed on three records."""
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, "parse.py", PARSE % '("3", "5", "107")')
+    ended = call("run", path, "--engine", "inline")
+    assert ended.exit_code == 5, ended.output
+    assert "everything is done but for what is in quarantine (3)" in ended.stderr
+    assert f"`clew quarantine list {path}`" in ended.stderr
+    return path
+
+
+def numbers(tmp_path: Path) -> set[int]:
+    return {n for (n,) in held(tmp_path / "sink.db", "SELECT n FROM numbers")}
+
+
+ALL = {*range(10), *range(100, 110)}
+
+
+def test_what_is_in_quarantine_is_listed_with_what_to_do(file: str) -> None:
+    answer = call("quarantine", "list", file)
+    assert answer.exit_code == 0
+    assert [line.split()[0] for line in answer.stdout.splitlines()[1:4]] == ["parse#1", "parse#2", "parse#3"]
+    assert "lines.out#4 record 0" in answer.stdout
+    assert "ValueError: no number: 3" in answer.stdout
+    assert "{'text': '3'}" in answer.stdout
+    assert f"3 not resolved: `clew quarantine retry {file} ID`" in answer.stdout
+    (first, *_) = json.loads(call("quarantine", "list", file, "--json").stdout)["quarantined"]
+    assert (first["id"], first["status"], first["attempts"]) == ("parse#1", "held", 2)
+    assert "parse: 3 in quarantine" in call("status", file).stdout
+
+
+def test_one_is_shown_with_its_record_and_the_users_own_frames(file: str) -> None:
+    answer = call("quarantine", "show", file, "parse#3")
+    assert answer.exit_code == 0
+    assert "ValueError: no number: 107 (2 attempts)" in answer.stdout
+    assert "parse.py" in answer.stdout
+    assert "1 records on in:\n  {'text': '107'}" in answer.stdout
+    assert json.loads(call("quarantine", "show", file, "parse#3", "--json").stdout)["records"] == {
+        "in": [{"text": "107"}]
+    }
+
+
+def test_some_are_dropped_and_the_rest_is_tried_again_once_it_is_mended(file: str, tmp_path: Path) -> None:
+    assert numbers(tmp_path) == ALL - {3, 5, 107}
+    dropped = call("quarantine", "drop", file, "parse#2")
+    assert "parse#2 is dropped by the next run: lines.out#6 record 0" in dropped.stdout
+    write(tmp_path, "parse.py", PARSE % "()")
+    retried = call("quarantine", "retry", file, "--all")
+    # Whoever says --all means all, also what was to be dropped.
+    assert retried.stdout.count("is tried again by the next run") == 3
+    call("quarantine", "drop", file, "parse#2")
+    ended = call("run", file, "--engine", "inline")
+    assert ended.exit_code == 0, ended.output
+    assert numbers(tmp_path) == ALL - {5}
+    assert [row["status"] for row in json.loads(call("quarantine", "list", file, "--json").stdout)["quarantined"]] == [
+        "retried", "dropped", "retried",
+    ]  # fmt: skip
+    assert call("run", file, "--engine", "inline").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["retry", "FILE", "parse#9"], "parse#9 is not in quarantine; there is parse#1, parse#2, parse#3: name one"),
+        (["drop", "FILE"], "nothing was named; there is parse#1, parse#2, parse#3: name one, or --all"),
+    ],
+)
+def test_what_is_not_there_is_said_to_be_not_there(file: str, words: list[str], message: str) -> None:
+    answer = call("quarantine", *[file if word == "FILE" else word for word in words])
+    assert answer.exit_code == 1
+    assert message in answer.stderr
+
+
+def test_a_pipeline_that_never_ran_has_no_quarantine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = call("quarantine", "list", write(tmp_path, "parse.py", PARSE % "()"))
+    assert answer.exit_code == 1
+    assert "has no log" in answer.stderr
+
+
+def test_a_run_without_failures_has_nothing_in_quarantine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, "parse.py", PARSE % "()")
+    assert call("run", path, "--engine", "inline").exit_code == 0
+    assert "nothing of pipeline parse is in quarantine" in call("quarantine", "list", path).stdout

@@ -1,0 +1,210 @@
+"""What functions fail on is set aside, alone, until somebody decides; the rest is exact."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from clew import Count, Pipeline, Tumbling
+from clew.connectors import files, generator, sqlite
+from clew.errors import GraphErrors, UserFunctionFailed
+from clew.faultpoint import arm
+from clew.run import decide_quarantined, gc, quarantine_of, quarantined_records, run, status, verify
+from tests.spark.outside import held, rows
+
+POISON = 67_891
+
+
+class Mended:
+    """Whether functions fail no more."""
+
+    yes = False
+
+
+@pytest.fixture(autouse=True)
+def _broken() -> None:
+    Mended.yes = False
+
+
+def numbers(index: int) -> pa.Table:
+    return pa.table({"n": range(1000 * index, 1000 * index + 1000)})
+
+
+def per_record(tmp_path: Path, **settings: Any) -> Pipeline:
+    """A hundred thousand records, one of which is poison."""
+    pipeline = Pipeline("poison")
+
+    @pipeline.map(pipeline.source("numbers", generator(numbers, 100)), on_error="quarantine", **settings)
+    def inverse(record: dict[str, Any]) -> dict[str, Any]:
+        if record["n"] == POISON and not Mended.yes:
+            raise ValueError(f"cannot invert {record['n']}")
+        return {"n": record["n"], "inverse": -record["n"]}
+
+    pipeline.sink(inverse, files(tmp_path / "out"))
+    return pipeline
+
+
+def place(tmp_path: Path) -> dict[str, Any]:
+    return {"log": f"sqlite:///{tmp_path}/log.db"}
+
+
+def found(tmp_path: Path) -> Counter[int]:
+    return Counter(row["n"] for row in rows(tmp_path / "out"))
+
+
+def explained(pipeline: Pipeline, tmp_path: Path) -> None:
+    verdict = verify(pipeline, **place(tmp_path), engine="inline")
+    assert verdict.word == "explained", verdict.findings
+
+
+def test_one_poison_record_in_a_hundred_thousand(tmp_path: Path) -> None:
+    pipeline = per_record(tmp_path, deterministic=True)
+    ended = run(pipeline, **place(tmp_path), engine="inline")
+    assert ended.quarantined == 1
+    assert found(tmp_path) == Counter(n for n in range(100_000) if n != POISON)
+    (one,) = quarantine_of(pipeline.graph(), **place(tmp_path))
+    assert (one.id, one.events) == ("inverse#1", "numbers.out#68 record 891")
+    assert (one.row.error["kind"], one.row.error["message"]) == ("ValueError", f"cannot invert {POISON}")
+    assert one.row.error["record"] == str({"n": POISON})
+    assert "in inverse" in one.row.error["frames"]
+    assert quarantined_records(pipeline.graph(), one, **place(tmp_path))["in"].to_pylist() == [{"n": POISON}]
+
+    # Nothing changes until somebody decides, and what is held is not collected.
+    gc(pipeline.graph(), **place(tmp_path))
+    assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 1
+    Mended.yes = True
+    assert decide_quarantined(pipeline.graph(), [one], "retry", **place(tmp_path)) == 1
+    assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 0
+    assert found(tmp_path) == Counter(range(100_000))
+
+
+def test_a_run_that_was_completed_is_explained(tmp_path: Path) -> None:
+    pipeline = per_record(tmp_path, deterministic=True)
+    run(pipeline, **place(tmp_path), engine="inline")
+    assert verify(pipeline, **place(tmp_path), engine="inline").word == "undecided"
+    Mended.yes = True
+    graph = pipeline.graph()
+    decide_quarantined(graph, quarantine_of(graph, **place(tmp_path)), "retry", **place(tmp_path))
+    run(pipeline, **place(tmp_path), engine="inline")
+    explained(pipeline, tmp_path)
+
+
+def test_what_is_dropped_is_given_up(tmp_path: Path) -> None:
+    pipeline = per_record(tmp_path, deterministic=True)
+    run(pipeline, **place(tmp_path), engine="inline")
+    graph = pipeline.graph()
+    decide_quarantined(graph, quarantine_of(graph, **place(tmp_path)), "drop", **place(tmp_path))
+    assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 0
+    assert found(tmp_path) == Counter(n for n in range(100_000) if n != POISON)
+    assert [one.row.status for one in quarantine_of(graph, **place(tmp_path))] == ["dropped"]
+    explained(pipeline, tmp_path)
+
+
+def test_what_fails_again_is_set_aside_again(tmp_path: Path) -> None:
+    pipeline = per_record(tmp_path)
+    run(pipeline, **place(tmp_path), engine="inline")
+    graph = pipeline.graph()
+    decide_quarantined(graph, quarantine_of(graph, **place(tmp_path)), "retry", **place(tmp_path))
+    assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 1
+    first, second = quarantine_of(graph, **place(tmp_path))
+    assert (first.row.status, second.row.status) == ("retried", "held")
+    assert second.row.records == (891,)
+    assert first.row.retried_as == second.row.input_set
+    Mended.yes = True
+    decide_quarantined(graph, [second], "retry", **place(tmp_path))
+    run(pipeline, **place(tmp_path), engine="inline")
+    assert found(tmp_path) == Counter(range(100_000))
+
+
+def windows(tmp_path: Path, on_error: str = "quarantine") -> Pipeline:
+    """Windows, one of which its function fails on; and operators after it."""
+    pipeline = Pipeline("windows")
+    source = pipeline.source("numbers", generator(lambda i: pa.table({"n": range(10 * i, 10 * i + 10)}), 20))
+
+    @pipeline.operator(source, window=Tumbling(25, on="n"), deterministic=True, on_error=on_error, attempts=2)
+    def sums(table: pa.Table) -> pa.Table:
+        start = table["window_start"][0].as_py()
+        if start in (50, 125) and not Mended.yes:
+            raise KeyError(start)
+        return pa.table({"start": [start], "sum": [pc.sum(table["n"]).as_py()]})
+
+    @pipeline.operator(sums, window=Count(3), deterministic=True)
+    def threes(table: pa.Table) -> pa.Table:
+        return pa.table({"sum": [pc.sum(table["sum"]).as_py()]})
+
+    pipeline.sink(sums, sqlite(tmp_path / "sink.db", table="sums"))
+    pipeline.sink(threes, sqlite(tmp_path / "sink.db", table="threes"))
+    return pipeline
+
+
+SUMS = {start: sum(range(start, min(start + 25, 200))) for start in range(0, 200, 25)}
+
+
+@pytest.mark.parametrize("point", ["", "after-generate@sums#3", "after-commit@sums#4", "inside-commit@sums#5"])
+def test_whole_input_sets_are_set_aside_and_the_end_waits_for_them(point: str, tmp_path: Path) -> None:
+    pipeline = windows(tmp_path)
+    if point:
+        # The supervisor restarts the group; what was set aside before the crash stays so.
+        faults = arm(f"{point}:raise")
+    run(pipeline, **place(tmp_path), engine="inline")
+    if point:
+        assert all(fault.fired for fault in faults)
+        arm()
+    expected = Counter((start, total) for start, total in SUMS.items() if start not in (50, 125))
+    assert held(tmp_path / "sink.db", "SELECT start, sum FROM sums") == expected
+    assert sum(held(tmp_path / "sink.db", "SELECT sum FROM threes").values()) == 2
+    graph = pipeline.graph()
+    assert [(row.operator, row.quarantined) for row in status(graph, **place(tmp_path)).operators][1] == ("sums", 2)
+    one, other = quarantine_of(graph, **place(tmp_path))
+    assert (one.row.error["kind"], one.row.error["attempts"], one.row.records) == ("KeyError", 2, None)
+    decide_quarantined(graph, [one], "drop", **place(tmp_path))
+    Mended.yes = True
+    decide_quarantined(graph, [other], "retry", **place(tmp_path))
+    assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 0
+    expected[125, SUMS[125]] += 1
+    assert held(tmp_path / "sink.db", "SELECT start, sum FROM sums") == expected
+    assert sum(held(tmp_path / "sink.db", "SELECT sum FROM threes").values()) == 3
+    explained(pipeline, tmp_path)
+
+
+@pytest.mark.parametrize("point", ["after-generate", "inside-commit", "after-end", "after-wake"])
+def test_a_crash_while_it_is_tried_again_does_not_try_it_twice(point: str, tmp_path: Path) -> None:
+    pipeline = windows(tmp_path)
+    run(pipeline, **place(tmp_path), engine="inline")
+    graph = pipeline.graph()
+    Mended.yes = True
+    decide_quarantined(graph, quarantine_of(graph, **place(tmp_path)), "retry", **place(tmp_path))
+    (fault,) = arm(f"{point}@sums:raise")
+    run(pipeline, **place(tmp_path), engine="inline")
+    assert fault.fired
+    arm()
+    assert held(tmp_path / "sink.db", "SELECT start, sum FROM sums") == Counter(SUMS.items())
+    explained(pipeline, tmp_path)
+
+
+def test_without_quarantine_the_run_stops(tmp_path: Path) -> None:
+    with pytest.raises(UserFunctionFailed, match="KeyError: 50"):
+        run(windows(tmp_path, "stop"), **place(tmp_path), engine="inline")
+
+
+def test_data_that_a_port_cannot_carry_is_set_aside_too(tmp_path: Path) -> None:
+    pipeline = Pipeline("types")
+    source = pipeline.source("numbers", generator(lambda i: pa.table({"n": [i]}), 5))
+
+    @pipeline.operator(source, on_error="quarantine")
+    def mixed(table: pa.Table) -> pa.Table:
+        return pa.table({"n": ["three"]}) if table["n"][0].as_py() == 3 else table
+
+    pipeline.sink(mixed, files(tmp_path / "out"))
+    assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 1
+    assert found(tmp_path) == Counter([0, 1, 2, 4])
+    (one,) = quarantine_of(pipeline.graph(), **place(tmp_path))
+    assert one.row.error["kind"] == "SchemaChanged"
+
+
+def test_a_word_that_means_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GraphErrors, match='on_error=\'skip\'; it is "stop" or "quarantine"'):
+        windows(tmp_path, "skip").graph()
