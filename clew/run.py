@@ -1,20 +1,21 @@
 """Wires a run: the only module that names concrete stores and engines."""
 
+import logging
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from clew import trace as tracing
-from clew.errors import NewerLog, RunFinished, SetupFailed, StoreFailed
+from clew.errors import ClewError, NewerLog, RunFinished, SetupFailed, StoreFailed
 from clew.ids import Port
 from clew.model.certificate import Verdict
 from clew.model.verify import size
@@ -25,12 +26,16 @@ from clew.pipeline.graph import Graph
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
 from clew.runtime.engine import Engine, InlineEngine
-from clew.runtime.progress import OperatorProgress, Progress
+from clew.runtime.progress import COMMIT_BOUNDS, CommitTimes, OperatorProgress, Progress
 from clew.runtime.quarantine import Quarantined, quarantined, records_of
 from clew.runtime.runner import Surroundings
 from clew.runtime.status import OperatorStatus, RunStatus, read_status
+from clew.spark.java import Java, find_java
+from clew.spark.options import SparkOptions
 from clew.store.base import Collected, Store, Topology
 from clew.store.changes import refuse_changes
+from clew.store.disk import Disk
+from clew.store.disk import examine as examine_disk
 from clew.store.ephemeral import EphemeralStore
 from clew.store.memory import MemoryStore
 from clew.supervisor.chaos import Chaos, ChaosOutcome, ChaosPlace
@@ -40,11 +45,19 @@ from clew.supervisor.threads import Policy, Supervisor
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from clew.spark.health import SparkHealth
     from clew.spark.program import Program
+    from clew.store.postgres_health import PostgresHealth
 
+# Who uses Clew as a library decides where its log goes; without a decision it is silent.
+logging.getLogger("clew").addHandler(logging.NullHandler())
+
+T = TypeVar("T")
 Recovery = Literal["log", "none"]
 Verifier = Literal["auto", "inline", "spark"]
 
+#: The name of a log that has a directory of its own.
+_LOG = "log.db"
 #: A run of more events than this is verified on Spark, unless somebody says otherwise.
 _LARGE = 100_000
 
@@ -55,20 +68,32 @@ class Log:
 
     url: str
     bodies: str | None
+    #: The directory of the pipeline here, for what is not kept beside the log.
+    home: str = ".clew"
 
     @classmethod
     def at(cls, url: str | None, pipeline: str, bodies: str | None = None) -> "Log":
         """Read `sqlite:///PATH`, `postgresql://...` or `memory:`; None is a file under .clew/ here."""
         home = Path(".clew") / pipeline
-        url = url or f"sqlite:///{home / 'log.db'}"
+        url = url or f"sqlite:///{home / _LOG}"
         scheme = urlsplit(url).scheme
         if scheme == "memory":
-            return cls(url, bodies)
+            return cls(url, bodies, str(home))
         if scheme == "sqlite" and url.removeprefix("sqlite:///") not in (url, ""):
-            return cls(url, str(Path(bodies or f"{_sqlite_path(url)}.bodies").resolve()))
+            return cls(url, str(Path(bodies or f"{_sqlite_path(url)}.bodies").resolve()), str(home))
         if scheme in ("postgresql", "postgres"):
-            return cls(url, str(Path(bodies or home / "bodies").resolve()))
+            return cls(url, str(Path(bodies or home / "bodies").resolve()), str(home))
         raise SetupFailed(f"{url!r} is no log that Clew knows", "use sqlite:///PATH or postgresql://USER@HOST/DATABASE")
+
+    def beside(self, name: str) -> Path | None:
+        """Return where a file of the run is kept, as `run.log`; None where the log itself is in no file."""
+        if self.url.startswith("memory"):
+            return None
+        if not self.url.startswith("sqlite"):
+            return Path(self.home) / name
+        path = _sqlite_path(self.url)
+        # In a directory of the log's own it needs no name of its own.
+        return path.with_name(name if path.name == _LOG else f"{path.name}.{name}")
 
     def exists(self, pipeline: str) -> bool:
         """Say whether there is a log already; opens nothing that is not there."""
@@ -130,6 +155,7 @@ def run(
     engine: "Engine | Literal['spark', 'inline']" = "spark",
     spark: "SparkSession | None" = None,
     master: str | None = None,
+    options: SparkOptions | None = None,
     program: "Program | None" = None,
     policy: Policy | None = None,
     progress: Progress | None = None,
@@ -137,16 +163,18 @@ def run(
 ) -> Progress:
     """Run a pipeline to its end, or go on with a run that was cut off; returns its figures.
 
-    `spark` is a session that you already have; without one Clew makes its own, on `master`. `recovery="none"` runs the
-    same turns with no log at all: it is the baseline of every overhead that is measured, and nothing survives it.
-    `trace` names a file that every step of the run is appended to.
+    `spark` is a session that you already have; without one Clew makes its own, on `master`, or with `options`, which
+    are those of `spark-submit`. What user code prints on workers is in `workers.log` beside the log. `recovery="none"`
+    runs the same turns with no log at all: it is the baseline of every overhead that is measured, and nothing survives
+    it. `trace` names a file that every step of the run is appended to.
     """
     graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
     place = Log.at(log, graph.name, bodies)
+    options = _options(engine, spark, master, options)
     if recovery == "none":
         if trace is not None:
             raise SetupFailed("a run without a log leaves no trace", "leave out --trace, or --recovery none")
-        return _run_without_log(graph, engine, spark, master, program, policy, progress)
+        return _run_without_log(graph, engine, spark, options, program, policy, progress)
     if fresh:
         _clear(graph, place)
     store = place.open(graph.name)
@@ -154,7 +182,7 @@ def run(
         _declare(graph, store)
         _refuse_finished(graph, store, place.url)
         _validate(graph)
-        computes = _engine(graph, engine, spark, master, program, place.bodies)
+        computes = _engine(graph, engine, spark, options, program, place.bodies, place.beside("workers.log"))
         try:
             with _traced(trace, graph, store):
                 return _supervise(graph, store, computes, place.bodies, True, policy, progress)
@@ -253,6 +281,7 @@ def verify(
     engine: Verifier = "auto",
     spark: "SparkSession | None" = None,
     master: str | None = None,
+    options: SparkOptions | None = None,
     program: "Callable[[], Program] | None" = None,
     trace: Sequence[str] = (),
     progress: Callable[[str], None] = lambda what: None,
@@ -268,7 +297,8 @@ def verify(
     if not place.exists(graph.name):
         raise SetupFailed(f"pipeline {graph.name} has no log at {masked(place.url)}", "run it there first")
     steps = _steps(trace) if trace else None
-    with _verifier(graph, place, engine, spark, master, program, progress) as compute:
+    options = _options(engine, spark, master, options)
+    with _verifier(graph, place, engine, spark, options, program, progress) as compute:
         return judge(graph, place.url, place.bodies, compute=compute, trace=steps, progress=progress)
 
 
@@ -278,7 +308,7 @@ def _verifier(
     place: Log,
     engine: Verifier,
     spark: Any,
-    master: str | None,
+    options: SparkOptions,
     program: "Callable[[], Program] | None",
     progress: Callable[[str], None],
 ) -> Iterator[Compute]:
@@ -289,7 +319,7 @@ def _verifier(
     progress("Spark")
     from clew.spark.verify import SparkCompute
 
-    compute = SparkCompute(graph, spark=spark, master=master, program=program() if program else None)
+    compute = SparkCompute(graph, spark=spark, options=options, program=program() if program else None)
     try:
         yield compute
     finally:
@@ -319,6 +349,47 @@ def _loaded(path: str) -> Iterator[tracing.TraceStep]:
         raise SetupFailed(
             f"{path} is no trace ({type(error).__name__}: {error})", "name a file that `clew run --trace` has written"
         ) from error
+
+
+@dataclass(frozen=True)
+class Health:
+    """What was found out about the places that a run needs; a failure is said, not raised."""
+
+    java: Java
+    disk: Disk
+    postgres: "PostgresHealth | ClewError | None"
+    spark: "SparkHealth | ClewError | None"
+
+
+def examine(log: str | None, bodies: str | None, options: SparkOptions | None) -> Health:
+    """Look at what a run would need here; starts a session only where `options` are given."""
+    place = Log.at(log, "doctor", bodies)
+    beside = place.beside("run.log")
+    # A log in PostgreSQL has its bodies on a disk all the same.
+    directory = Path(place.bodies) if place.bodies and not place.url.startswith("sqlite") else beside and beside.parent
+    disk = examine_disk(directory or Path())
+    postgres = _asked(lambda: _ask_postgres(place.url)) if place.url.startswith("postgres") else None
+    spark = _asked(lambda: _ask_spark(options)) if options is not None else None
+    return Health(find_java(), disk, postgres, spark)
+
+
+def _ask_postgres(url: str) -> "PostgresHealth":
+    from clew.store.postgres_health import ask
+
+    return ask(url)
+
+
+def _ask_spark(options: SparkOptions) -> "SparkHealth":
+    from clew.spark.health import ask
+
+    return ask(options)
+
+
+def _asked(ask: Callable[[], T]) -> T | ClewError:
+    try:
+        return ask()
+    except ClewError as error:
+        return error
 
 
 def program_of(path: str, name: str | None) -> "Program":
@@ -385,13 +456,25 @@ def _validate(graph: Graph) -> None:
             sink.validate_target()
 
 
+def _options(engine: Any, spark: Any, master: str | None, options: SparkOptions | None) -> SparkOptions:
+    """Put `master` and `options` together; refuse them where they could have no effect."""
+    options = options or SparkOptions()
+    options = replace(options, master=master or options.master)
+    if spark is not None:
+        options.refuse("with a session that was given to Clew", "set them where you make that session")
+    if engine == "inline":
+        options.refuse_inline()
+    return options
+
+
 def _engine(
     graph: Graph,
     engine: "Engine | Literal['spark', 'inline']",
     spark: Any,
-    master: str | None,
+    options: SparkOptions,
     program: "Program | None",
     bodies: str | None,
+    output: Path | None = None,
 ) -> Engine:
     if engine == "inline":
         return InlineEngine(graph)
@@ -399,7 +482,11 @@ def _engine(
         # Imported here: commands that need no JVM must not pay for pyspark.
         from clew.spark.engine import SparkEngine
 
-        return SparkEngine(graph, spark=spark, master=master, program=program, bodies=bodies)
+        printed = ""
+        if output is not None:
+            _make_directory(output.parent)
+            printed = str(output.resolve())
+        return SparkEngine(graph, spark=spark, options=options, program=program, bodies=bodies, output=printed)
     return engine
 
 
@@ -407,7 +494,7 @@ def _run_without_log(
     graph: Graph,
     engine: "Engine | Literal['spark', 'inline']",
     spark: Any,
-    master: str | None,
+    options: SparkOptions,
     program: "Program | None",
     policy: Policy | None,
     progress: Progress | None,
@@ -418,7 +505,7 @@ def _run_without_log(
     with tempfile.TemporaryDirectory(prefix="clew-", dir=memory) as bodies:
         store = EphemeralStore(lambda name: Path(bodies, name).unlink(missing_ok=True))
         store.declare(topology(graph))
-        computes = _engine(graph, engine, spark, master, program, bodies)
+        computes = _engine(graph, engine, spark, options, program, bodies)
         try:
             return _supervise(graph, store, computes, bodies, False, policy, progress)
         finally:
@@ -452,8 +539,8 @@ def masked(url: str) -> str:
 
 
 __all__ = [
-    "ChaosFault", "ChaosOutcome", "ChaosPlace", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus",
-    "Policy", "Progress", "Quarantined", "Recovery", "RunStatus", "Verdict", "Verifier", "chaos",
-    "decide_quarantined", "draw", "gc", "is_finished", "kinds_for", "masked", "program_of", "quarantine_of",
-    "quarantined_records", "run", "status", "topology", "verify",
+    "COMMIT_BOUNDS", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Health", "KINDS", "Kind", "Log",
+    "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Quarantined", "Recovery", "RunStatus",
+    "SparkOptions", "Verdict", "Verifier", "chaos", "decide_quarantined", "draw", "examine", "gc", "is_finished",
+    "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run", "status", "topology", "verify",
 ]  # fmt: skip

@@ -8,19 +8,45 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from clew.app.flags import (
+    Conf,
+    EngineFlag,
+    Jars,
+    Master,
+    Packages,
+    PyFiles,
+    make_importable,
+    spark_flags,
+    spark_options,
+    spark_words,
+)
+from clew.app.settings import EngineName, in_force
 from clew.app.target import Bodies, File, Json, Target
 from clew.app.terminal import FAILED, UNDECIDED, complain, explained, print_json, results
 from clew.app.verdict import as_mapping, exit_code, print_verdict
 from clew.errors import SetupFailed
 from clew.model.certificate import Verdict
 from clew.pipeline.graph import Graph
-from clew.run import KINDS, ChaosFault, ChaosOutcome, ChaosPlace, Kind, Log, draw, kinds_for, masked, program_of, verify
+from clew.run import (
+    KINDS,
+    ChaosFault,
+    ChaosOutcome,
+    ChaosPlace,
+    Kind,
+    Log,
+    SparkOptions,
+    draw,
+    kinds_for,
+    masked,
+    program_of,
+    verify,
+)
 from clew.run import chaos as run_under_faults
 from clew.run import status as read_status
 from clew.trace import load
@@ -31,7 +57,6 @@ MOST_FAULTS = 200
 #: The file that says of a directory that `clew chaos` made what it makes there, and may remove it.
 _MARK = "made-by-clew-chaos"
 
-Engine = Literal["spark", "inline"]
 Say = Callable[[str], None]
 
 
@@ -44,17 +69,18 @@ class Request:
     faults: int
     log: str | None
     bodies: str | None
-    engine: Engine
-    master: str | None
+    engine: EngineName
+    options: SparkOptions
     only: tuple[Kind, ...]
 
     @property
     def again(self) -> str:
         """The command that repeats it."""
         words = ["clew", "chaos", self.file, "--seed", str(self.seed), "--faults", str(self.faults)]
-        given = {"--log": masked(self.log) if self.log else None, "--bodies": self.bodies, "--master": self.master}
+        given = {"--log": masked(self.log) if self.log else None, "--bodies": self.bodies}
         given["--engine"] = self.engine if self.engine != "spark" else None
         words += [word for option, value in given.items() if value for word in (option, value)]
+        words += spark_words(self.options, secrets=False)
         return shlex.join([*words, "--only", ",".join(self.only)] if self.only else words)
 
     def directory(self, graph: Graph) -> Path:
@@ -74,7 +100,7 @@ class Request:
         """The command line of the run itself."""
         words = [sys.executable, "-m", "clew.app.main", "run", self.file, "--log", url, "--engine", self.engine]
         words += ["--bodies", str(self.place(graph).bodies), "--trace", str(ChaosPlace(self.directory(graph)).trace)]
-        return [*words, "--master", self.master] if self.master else words
+        return [*words, *spark_words(self.options)]
 
 
 def chaos(
@@ -94,8 +120,12 @@ def chaos(
         ),
     ] = None,
     bodies: Bodies = None,
-    engine: Annotated[Engine, typer.Option(help="inline runs without Spark.")] = "spark",
-    master: Annotated[str | None, typer.Option(metavar="M", help="Spark's master, as in local[4].")] = None,
+    engine: EngineFlag = None,
+    master: Master = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    jars: Jars = None,
+    py_files: PyFiles = None,
     as_json: Json = False,
 ) -> None:
     """Run a pipeline under random faults, and verify what it leaves in its sinks.
@@ -110,8 +140,16 @@ def chaos(
     if faults > MOST_FAULTS:
         raise typer.BadParameter(f"there are to be {faults} faults, and one run meets at most {MOST_FAULTS}")
     chosen = seed if seed is not None else random.SystemRandom().randrange(1_000_000)
-    request = Request(file, chosen, faults, log, bodies, engine, master, _read_kinds(only))
+    kinds = _read_kinds(only)
     with explained():
+        flags = spark_flags(master, conf, packages, jars, py_files)
+        # A log that the settings name is that of other runs; this one has its own.
+        settings = in_force({**flags, "engine": engine, "bodies": bodies})
+        options = spark_options(settings.engine, settings, flags)
+        if settings.engine == "inline":
+            options.refuse_inline()
+        request = Request(file, chosen, faults, log, settings.bodies, settings.engine, options, kinds)
+        make_importable(settings.py_files)
         if not sys.platform.startswith("linux"):
             raise SetupFailed(f"clew chaos runs on Linux only, and this is {sys.platform}", "run it on Linux")
         # What user code prints would otherwise stand before the answer.
@@ -154,7 +192,7 @@ def _read_kinds(text: str | None) -> tuple[Kind, ...]:
 def _kinds(request: Request, place: Log) -> tuple[Kind, ...]:
     if place.url.startswith("memory"):
         raise SetupFailed("a log in memory survives no fault", "leave out --log, or name a file or a database")
-    possible = kinds_for(request.engine, request.master, place.url)
+    possible = kinds_for(request.engine, request.options.master, place.url)
     impossible = [kind for kind in request.only if kind not in possible]
     if impossible:
         cure = f"here there are {', '.join(possible)}"
@@ -206,7 +244,7 @@ def _judge(graph: Graph, target: Target, request: Request) -> Verdict:
     _say("the run has finished; it is verified")
     place, trace = request.place(graph), ChaosPlace(request.directory(graph)).trace
     return verify(
-        graph, log=place.url, bodies=str(place.bodies), master=request.master,
+        graph, log=place.url, bodies=str(place.bodies), engine="auto", options=request.options,
         program=lambda: program_of(target.path, target.name), trace=[str(trace)],
     )  # fmt: skip
 

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import typer
 
+from clew.app.explain import Explained, explain
+from clew.app.flags import make_importable
+from clew.app.settings import in_force
 from clew.app.target import File, Json, Target, near, split_location
 from clew.app.terminal import FAILED, explained, print_json
 from clew.errors import GraphError, GraphErrors
@@ -25,15 +28,29 @@ class Finding:
         return f"{place}{self.kind}: {self.message}"
 
 
-def check(file: File, as_json: Json = False) -> None:
+def check(
+    file: File,
+    in_words: Annotated[
+        bool,
+        typer.Option("--explain", help="Say of each operator what it does, what is promised, and what a crash costs."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Say everything that is wrong with a pipeline's declaration; exit 1 if anything is. Starts nothing."""
     with explained():
+        settings = in_force()
+        make_importable(settings.py_files)
         graph, findings = _examine(Target.parse(file))
         failed = graph is None
+        told = explain(settings.applied_to(graph)) if graph is not None and in_words else []
         if as_json:
             name = graph.name if graph is not None else None
-            print_json({"ok": not failed, "pipeline": name, "findings": [asdict(found) for found in findings]})
+            answer = {"ok": not failed, "pipeline": name, "findings": [asdict(found) for found in findings]}
+            own = {"fingerprint": graph.fingerprint, "operators": [asdict(each) for each in told]} if graph else {}
+            print_json({**answer, **own} if in_words else answer)
         else:
+            if graph is not None and in_words:
+                _explain(graph, told)
             _tell(graph, findings)
         if failed:
             raise typer.Exit(FAILED)
@@ -52,6 +69,15 @@ def _examine(target: Target) -> tuple[Graph | None, list[Finding]]:
 
 def _error(error: GraphError) -> Finding:
     return Finding("error", error.location, error.message)
+
+
+def _explain(graph: Graph, told: Sequence[Explained]) -> None:
+    typer.echo(f"pipeline {graph.name}, fingerprint {graph.fingerprint}")
+    for each in told:
+        typer.echo(f"\n{each.operator}")
+        for topic, text in each.lines():
+            typer.echo(f"  {topic}: {text}")
+    typer.echo("")
 
 
 def _tell(graph: Graph | None, findings: Sequence[Finding]) -> None:

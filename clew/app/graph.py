@@ -7,6 +7,8 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
+from clew.app.flags import make_importable
+from clew.app.settings import in_force
 from clew.app.target import File, Json, Target, near
 from clew.app.terminal import explained, print_json, results
 from clew.pipeline.graph import Graph, Link, OperatorSpec
@@ -17,6 +19,7 @@ Mermaid = Annotated[bool, typer.Option("--mermaid", help="Write a Mermaid flowch
 def graph(file: File, mermaid: Mermaid = False, as_json: Json = False) -> None:
     """Show the operators of a pipeline and how they are connected. Starts nothing."""
     with explained():
+        make_importable(in_force().py_files)
         shown = Target.parse(file).graph()
         if as_json:
             print_json(_as_json(shown))

@@ -5,10 +5,13 @@ import typer
 from clew.app.chaos import chaos
 from clew.app.check import check
 from clew.app.crash_points import crash_points
+from clew.app.doctor import doctor
 from clew.app.gc import gc
 from clew.app.graph import graph
+from clew.app.init import init
 from clew.app.quarantine import quarantine
 from clew.app.run import run
+from clew.app.shown_settings import settings
 from clew.app.status import status
 from clew.app.verify import verify
 from clew.app.version import version
@@ -22,7 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for command in (run, check, graph, status, verify, gc, chaos, version):
+for command in (init, doctor, run, check, graph, status, verify, gc, chaos, settings, version):
     app.command()(command)
 app.command("crash-points")(crash_points)
 app.add_typer(quarantine, name="quarantine")

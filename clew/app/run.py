@@ -7,11 +7,28 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from clew import __version__
 from clew.app.figures import as_mapping, summary
+from clew.app.flags import (
+    Conf,
+    EngineFlag,
+    Jars,
+    Master,
+    Packages,
+    PyFiles,
+    Set,
+    make_importable,
+    spark_flags,
+    spark_options,
+)
+from clew.app.logs import logged_to, own_log
+from clew.app.metrics import served
+from clew.app.settings import Settings, in_force
 from clew.app.target import Bodies, File, LogUrl, Target, run_again
 from clew.app.terminal import (
     ALREADY_FINISHED,
@@ -26,7 +43,7 @@ from clew.app.terminal import (
 from clew.app.watch import Display, display_for, watching
 from clew.errors import ClewError, NewerLog, RunFinished
 from clew.pipeline.graph import Graph
-from clew.run import Log, Policy, Progress, Recovery, RunStatus, masked, program_of
+from clew.run import Log, Progress, Recovery, RunStatus, SparkOptions, masked, program_of
 from clew.run import run as run_pipeline
 from clew.run import status as read_status
 
@@ -34,7 +51,6 @@ from clew.run import status as read_status
 _COLLECT_EVERY = 30.0
 
 Outcome = Literal["finished", "already-finished", "quarantined", "failed", "interrupted"]
-Engine = Literal["spark", "inline"]
 _CODES: dict[Outcome, int] = {
     "finished": 0, "already-finished": ALREADY_FINISHED, "quarantined": QUARANTINED, "failed": FAILED,
     "interrupted": INTERRUPTED,
@@ -46,20 +62,27 @@ class Request:
     """What `clew run` was asked to do."""
 
     file: str
-    log: str | None
-    bodies: str | None
+    settings: Settings
     fresh: bool
     recovery: Recovery
-    engine: Engine
-    master: str | None
-    collect_every: float | None
     as_json: bool
     trace: str | None = None
+    #: The log as it was named on the command line.
+    named: str | None = None
+    options: SparkOptions = field(default_factory=SparkOptions)
+
+    @property
+    def log(self) -> str | None:
+        return self.settings.log
+
+    @property
+    def bodies(self) -> str | None:
+        return self.settings.bodies
 
     @property
     def again(self) -> str:
         """The command that resumes this run."""
-        return run_again(self.file, self.log)
+        return run_again(self.file, self.named)
 
 
 @dataclass
@@ -82,13 +105,21 @@ def run(
     recovery: Annotated[
         Recovery, typer.Option(help="none runs without any log: faster, and nothing survives a failure.")
     ] = "log",
-    engine: Annotated[Engine, typer.Option(help="inline runs in this process, without Spark.")] = "spark",
-    master: Annotated[str | None, typer.Option(metavar="M", help="Spark's master, as in local[4].")] = None,
+    engine: EngineFlag = None,
+    master: Master = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    jars: Jars = None,
+    py_files: PyFiles = None,
     gc: Annotated[bool, typer.Option("--gc", help=f"Collect beside the run, every {_COLLECT_EVERY:g} s.")] = False,
     gc_every: Annotated[float | None, typer.Option(metavar="S", min=0.1, help="The same, every S seconds.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve the run's figures there, for Prometheus.")
+    ] = None,
     trace: Annotated[
         str | None, typer.Option(metavar="FILE", help="Append every step of the run to FILE, as JSON lines.")
     ] = None,
+    others: Set = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON on stdout.")] = False,
 ) -> None:
     """Run a pipeline to its end, or go on with a run that was cut off.
@@ -97,18 +128,39 @@ def run(
     3 this log holds a finished run already, which is final; 5 it waits for what is in quarantine; 130 it was
     interrupted.
     """
-    every = gc_every or (_COLLECT_EVERY if gc else None)
-    request = Request(file, log, bodies, fresh, recovery, engine, master, every, as_json, trace)
     with explained():
+        flags = spark_flags(master, conf, packages, jars, py_files, others)
+        flags |= {"log": log or flags.get("log"), "bodies": bodies or flags.get("bodies")}
+        flags |= {"engine": engine or flags.get("engine"), "gc_every": gc_every or flags.get("gc_every")}
+        flags |= {"metrics": metrics or flags.get("metrics")}
+        settings = in_force(flags)
+        if gc and settings.gc_every is None:
+            settings = settings.model_copy(update={"gc_every": _COLLECT_EVERY})
+        request = Request(
+            file,
+            settings,
+            fresh,
+            recovery,
+            as_json,
+            trace,
+            flags["log"],
+            spark_options(settings.engine, settings, flags),
+        )
+        make_importable(settings.py_files)
         target = Target.parse(file)
-        graph = target.graph()
+        graph = settings.applied_to(target.graph())
         display = display_for(graph.name)
         resumed = _announce(graph, request, display, may_ask=not yes)
-        if engine == "spark":
+        if settings.engine == "spark":
             # It takes seconds, in which nothing else would be seen to happen.
-            display.say(f"starting Spark{f' on {master}' if master else ''}")
-        report = _run(graph, target, request, display)
-        report.resumed = resumed
+            display.say(f"starting Spark{f' on {settings.master}' if settings.master else ''}")
+        with logged_to(_own_log_file(graph, request), settings.log_level, pipeline=graph.name):
+            own_log().info("run starts", resumed=resumed, engine=settings.engine, fresh=fresh, clew=__version__)
+            report = _run(graph, target, request, display)
+            report.resumed = resumed
+            figures = [as_mapping(row) for row in report.progress.rows().values()]
+            tell = own_log().error if report.outcome == "failed" else own_log().info
+            tell("run ends", outcome=report.outcome, seconds=report.seconds, error=report.message, operators=figures)
         _tell(graph, request, report, display)
         raise typer.Exit(_CODES[report.outcome])
 
@@ -161,7 +213,14 @@ def _run(graph: Graph, target: Target, request: Request, display: Display) -> Re
     # What user code prints would otherwise stand before the line of JSON.
     own_stdout = redirect_stdout(sys.stderr) if request.as_json else nullcontext()
     try:
-        with watching(display, graph, report.progress), _interruptible(display), own_stdout:
+        with (
+            served(request.settings.metrics, graph.name, report.progress) as port,
+            watching(display, graph, report.progress),
+            _interruptible(display),
+            own_stdout,
+        ):
+            if port is not None:
+                display.say(f"figures for Prometheus on port {port}")
             _perform(graph, target, request, report.progress)
         if report.progress.quarantined:
             report.outcome, report.message = "quarantined", _held(request, report.progress.quarantined)
@@ -175,6 +234,13 @@ def _run(graph: Graph, target: Target, request: Request, display: Display) -> Re
     return report
 
 
+def _own_log_file(graph: Graph, request: Request) -> Path | None:
+    """Return the file of Clew's own log; a run that keeps no log keeps none of this kind either."""
+    if request.recovery == "none":
+        return None
+    return Log.at(request.log, graph.name, request.bodies).beside("run.log")
+
+
 def _perform(graph: Graph, target: Target, request: Request, progress: Progress) -> None:
     run_pipeline(
         graph,
@@ -182,10 +248,10 @@ def _perform(graph: Graph, target: Target, request: Request, progress: Progress)
         bodies=request.bodies,
         fresh=request.fresh,
         recovery=request.recovery,
-        engine=request.engine,
-        master=request.master,
-        program=program_of(target.path, target.name) if request.engine == "spark" else None,
-        policy=Policy(collect_every=request.collect_every),
+        engine=request.settings.engine,
+        options=request.options,
+        program=program_of(target.path, target.name) if request.settings.engine == "spark" else None,
+        policy=request.settings.policy,
         progress=progress,
         trace=request.trace,
     )

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from clew.app.flags import Conf, Jars, Master, Packages, PyFiles, make_importable, spark_flags, spark_options
 from clew.app.gc import no_log
+from clew.app.settings import in_force
 from clew.app.target import Bodies, File, Json, LogUrl, Target, run_again
 from clew.app.terminal import explained, notices, print_json
 from clew.app.verdict import as_mapping, exit_code, print_verdict
@@ -27,7 +29,11 @@ def verify(
     engine: Annotated[
         Verifier, typer.Option(help="auto is inline (this process), and Spark for large runs and for DataFrames.")
     ] = "auto",
-    master: Annotated[str | None, typer.Option(metavar="M", help="Spark's master, as in local[4].")] = None,
+    master: Master = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    jars: Jars = None,
+    py_files: PyFiles = None,
     as_json: Json = False,
 ) -> None:
     """Say whether a run without failures could have left what a finished run has left. Changes nothing.
@@ -38,16 +44,20 @@ def verify(
     130 it was interrupted.
     """
     with explained():
+        flags = spark_flags(master, conf, packages, jars, py_files)
+        settings = in_force({"log": log, "bodies": bodies, **flags})
+        make_importable(settings.py_files)
         target = Target.parse(file)
         graph = target.graph()
-        place = Log.at(log, graph.name, bodies)
+        place = Log.at(settings.log, graph.name, settings.bodies)
         if not place.exists(graph.name):
             no_log(graph.name, place, run_again(file, log), as_json)
         began = time.monotonic()
         # What user code prints would otherwise stand before the answer.
         with redirect_stdout(sys.stderr):
             verdict = judge(
-                graph, log=log, bodies=bodies, engine=engine, master=master,
+                graph, log=settings.log, bodies=settings.bodies, engine=engine,
+                options=spark_options(engine, settings, flags),
                 program=lambda: program_of(target.path, target.name), trace=trace or (), progress=_progress(),
             )  # fmt: skip
         seconds = round(time.monotonic() - began, 3)

@@ -93,6 +93,7 @@ class OperatorRunner(Runner):
         sent = sum(len(output.headers) for part in made for output in part.outputs.values())
         taken = sum(not event.end for event in arrivals[: len(plan.taken)])
         self.around.progress.turn(self.spec.name, taken, sent, backlog, clock)
+        self.around.progress.set(self.spec.name, late=self.late)
         return "worked"
 
     def _decide(self, arrivals: Sequence[Arrival]) -> Any:

@@ -1,5 +1,6 @@
 """The one seam to the world: a decision is committed, then its receivers are woken (S1, S2)."""
 
+import time
 import zlib
 from array import array
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from clew.faultpoint import fault_point
 from clew.protocol.rows import Bodies
 from clew.protocol.step import Acknowledge, LogEvents, LogWrites, Step, Write
 from clew.runtime.channels import Channels
+from clew.runtime.progress import Progress
 from clew.store.base import Store
 
 
@@ -23,6 +25,7 @@ class Writer:
     incarnation: int
     store: Store
     channels: Channels
+    progress: Progress | None = None
 
     def perform(self, step: Step, point: str = "") -> None:
         """Commit the step, then let its events be seen; `point` is the crash point between the two."""
@@ -40,11 +43,16 @@ class Writer:
                 self.channels.acknowledge(write.receiver, write.first + write.count - 1)
 
     def _commit(self, step: Step) -> None:
+        began = time.monotonic()
         try:
             self.store.commit(self.operator, self.incarnation, step.writes, step.durable)
         except StaleWriter as stale:
             trace.record("fenced", self.operator, incarnation=self.incarnation, current=stale.current)
             raise
+        if self.progress is not None:
+            headers = [header for write in step.writes if isinstance(write, LogEvents) for header in write.run.headers]
+            records, size = sum(header.rows for header in headers), sum(header.size for header in headers)
+            self.progress.committed(self.operator, time.monotonic() - began, records, size)
         if trace.recording():
             trace.record("committed", self.operator, incarnation=self.incarnation, **_told(step.writes))
 

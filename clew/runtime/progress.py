@@ -2,6 +2,7 @@
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -43,6 +44,30 @@ class OperatorProgress:
     restarts: int = 0
     last_error: str = ""
     last_commit: float = 0.0
+    #: Records and bytes of the events that it sent.
+    records: int = 0
+    bytes: int = 0
+    #: Records that came too late for their window.
+    late: int = 0
+    #: Write actions that are logged and not known to be done.
+    pending_writes: int = 0
+
+
+#: Seconds: upper bounds of the groups that commits are counted in.
+COMMIT_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTimes:
+    """How long an operator's commits took: how many in each group, the last for all that took longer."""
+
+    counts: tuple[int, ...] = (0,) * (len(COMMIT_BOUNDS) + 1)
+    seconds: float = 0.0
+
+    def with_one(self, seconds: float) -> "CommitTimes":
+        at = bisect_left(COMMIT_BOUNDS, seconds)
+        counts = tuple(count + (index == at) for index, count in enumerate(self.counts))
+        return CommitTimes(counts, self.seconds + seconds)
 
 
 @dataclass
@@ -50,6 +75,7 @@ class Progress:
     """The figures of all operators of a run; safe to read from any thread."""
 
     _rows: dict[str, OperatorProgress] = field(default_factory=dict)
+    _commits: dict[str, CommitTimes] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     started: float = field(default_factory=time.time)
     #: Processor seconds that this process's threads spent inside the engine's jobs; the benchmarks read it.
@@ -81,6 +107,18 @@ class Progress:
                 last_commit=time.time(),
             )
             self.engine_seconds += clock.engine
+
+    def committed(self, operator: str, seconds: float, records: int, size: int) -> None:
+        """Count one transaction, and what the events logged in it hold."""
+        with self._lock:
+            self._commits[operator] = self._commits.get(operator, CommitTimes()).with_one(seconds)
+            row = self._rows.get(operator)
+            if row is not None and (records or size):
+                self._rows[operator] = replace(row, records=row.records + records, bytes=row.bytes + size)
+
+    def commits(self) -> Mapping[str, CommitTimes]:
+        with self._lock:
+            return dict(self._commits)
 
     def wrote(self, operator: str, count: int, clock: Clock) -> None:
         """Count write actions that were performed."""

@@ -53,7 +53,7 @@ class Runner(ABC):
         self.around = around
         self.context: Context = fresh(spec.name, spec.inputs, spec.outputs, spec.logic.initial())
         self.pace = Pace(spec.settings.turn_seconds, spec.settings.max_turn_events)
-        self.writer = Writer(spec.name, 0, around.store, around.channels)
+        self.writer = Writer(spec.name, 0, around.store, around.channels, around.progress)
         self._schemas: dict[Port, bytes] = {}
 
     @property
@@ -67,7 +67,7 @@ class Runner(ABC):
         incarnation = self.around.store.take_over(name)
         trace.record("recovering", name, incarnation=incarnation)
         fault_point("after-take-over", name)
-        self.writer = Writer(name, incarnation, self.around.store, self.around.channels)
+        self.writer = Writer(name, incarnation, self.around.store, self.around.channels, self.around.progress)
         self.writer.perform(recover_output(Port(name, port) for port in self.spec.outputs))
         fault_point("after-resend", name)
         self._recover()
@@ -101,6 +101,12 @@ class Runner(ABC):
         """Return the schemas that these ports are fixed to, by the names given."""
         found = {name: self._schema(port) for name, port in ports.items()}
         return {name: schema for name, schema in found.items() if schema is not None}
+
+    @property
+    def late(self) -> int:
+        """How many records have come too late for their windows since the run began."""
+        windows = self.context.state.values() if self.spec.general is None else ()
+        return sum(own.get("late", 0) for own in windows)
 
     def output_schemas(self) -> dict[str, bytes]:
         return self.schemas({port: Port(self.spec.name, port) for port in self.spec.outputs})

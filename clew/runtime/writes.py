@@ -37,6 +37,12 @@ class Writes:
         for write in writes:
             if isinstance(write, LogWrites):
                 self._pending[write.port.name] += write.writes
+        self._count()
+
+    def _count(self) -> None:
+        pending = sum(len(rows) for rows in self._pending.values())
+        if self._pending:
+            self._around.progress.set(self._runner.spec.name, pending_writes=pending)
 
     def recover(self) -> None:
         """Algorithm 8: in order, settle each undone write by asking the outside system, or replay it."""
@@ -45,6 +51,7 @@ class Writes:
             while undone := self._around.store.undone_writes(port, WRITES_PER_JOB):
                 fault_point("before-write-check", port.operator)
                 self._pending[name] = self._unsettled(name, undone)
+                self._count()
                 self.perform()
             self._refuse_rewound(name)
 
@@ -78,6 +85,7 @@ class Writes:
                     self._tell("marked", port, batch[: written.done])
                     self._around.progress.wrote(port.operator, written.done, clock)
                     del pending[: written.done]
+                    self._count()
                     attempts = 0
                 if written.failure is not None:
                     # Step 2: a failed write is replayed, a limited number of times.

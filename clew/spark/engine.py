@@ -1,6 +1,7 @@
 """The Spark engine: one job per turn, tasks on executors, results back as plain values."""
 
 import itertools
+import logging
 import os
 import pickle
 import threading
@@ -29,12 +30,16 @@ from clew.runtime.task import GenerateTask, Task, WriteTask
 from clew.spark.frames import generate_frames
 from clew.spark.framewrites import write_frames
 from clew.spark.observe import observe_frame
+from clew.spark.options import SparkOptions
+from clew.spark.output import FILE, LABEL
 from clew.spark.program import Program
-from clew.spark.session import cancel, forget_session, is_alive, is_local, make_session, require_classic
+from clew.spark.session import cancel, forget_session, is_alive, is_local, open_session, require_classic
 from clew.spark.streams import SparkQuery, start_query
-from clew.spark.worker import Raised, run_tasks
+from clew.spark.versions import require_same_versions
+from clew.spark.worker import PROGRAM, Raised, run_tasks
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 
 #: How often a turn is given to a new session before it counts as failed.
 _SESSIONS_PER_TURN = 3
@@ -52,16 +57,17 @@ class SparkEngine:
         graph: Graph,
         *,
         spark: SparkSession | None = None,
-        master: str | None = None,
+        options: SparkOptions | None = None,
         program: Program | None = None,
         bodies: str | None = None,
-        configuration: dict[str, str] | None = None,
+        output: str = "",
     ) -> None:
         self._graph = graph
         self._program = program or Program.of_graph(graph)
         self._own = spark is None
-        self._master = master
-        self._configuration = configuration
+        self._options = options or SparkOptions()
+        #: The file for what user code prints on workers.
+        self._output = output
         self._lock = threading.Lock()
         self._generation = 0
         self._numbers = itertools.count(1)
@@ -70,13 +76,18 @@ class SparkEngine:
         self._streams: dict[str, SparkQuery] = {}
         self._overheads: dict[str, float] = {}
         self._bodies = bodies
-        self._attach(make_session(master, configuration) if spark is None else require_classic(spark))
+        self._attach(open_session(self._options) if spark is None else require_classic(spark))
 
     def _attach(self, session: SparkSession) -> None:
         self._spark = session
         self._sessions = {}
         self.parallelism = session.sparkContext.defaultParallelism
         session.sparkContext.addFile(self._program.write())
+        context = session.sparkContext
+        _LOG.info("session", extra={"master": context.master, "application": context.applicationId})
+        if not (self._own and is_local(session)):
+            # In a local session of Clew's own, workers are this interpreter.
+            require_same_versions(session)
         if self._bodies is not None and not is_local(session):
             _prove_shared(session, self._bodies)
 
@@ -212,8 +223,9 @@ class SparkEngine:
                     "the Spark session that was given to Clew has died",
                     "make a new session and run again: the run resumes where it was",
                 )
+            _LOG.warning("the Spark driver died, and a new session is started")
             forget_session()
-            self._attach(make_session(self._master, self._configuration))
+            self._attach(open_session(self._options))
             self._generation += 1
 
     def _limited(
@@ -231,6 +243,9 @@ class SparkEngine:
         group = f"{job.operator}-{job.turn}-{next(self._numbers)}-{uuid.uuid4().hex[:8]}"
         context.setJobGroup(group, f"{job.operator}, turn {job.turn}: {job.about}", interruptOnCancel=True)
         context.setLocalProperty("spark.scheduler.pool", job.operator)
+        context.setLocalProperty(LABEL, f"{job.operator}, turn {job.turn}")
+        context.setLocalProperty(FILE, self._output)
+        context.setLocalProperty(PROGRAM, self._program.ref.text)
         late, ended = threading.Event(), threading.Event()
 
         def cut_off() -> None:
@@ -302,6 +317,7 @@ def explained(operator: str, about: str, error: Exception) -> ClewError:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{operator}-{about}-{int(time.time() * 1000)}.txt"
         path.write_text(text)
+        _LOG.warning("job failed", extra={"operator": operator, "stack": str(path)})
         causes = [line for line in text.splitlines() if "Exception" in line or "exited" in line or "crashed" in line]
         first = causes[0].strip() if causes else text.strip().splitlines()[0]
         return EngineFailed(operator, first[:400], str(path))

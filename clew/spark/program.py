@@ -7,12 +7,13 @@ Jobs carry only the name; a worker loads it once.
 
 import hashlib
 import io
+import json
 import os
 import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,6 +46,15 @@ class ProgramRef:
     @property
     def archive(self) -> str:
         return f"clew-{self.digest}.{self.kind}"
+
+    @property
+    def text(self) -> str:
+        """The reference as a property of a job."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> "ProgramRef":
+        return cls(**json.loads(text))
 
 
 @dataclass(frozen=True)

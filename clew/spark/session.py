@@ -8,7 +8,6 @@ import contextlib
 import gc
 import logging
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +19,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 
 from clew.errors import SetupFailed
+from clew.spark.java import OLDEST, find_java
+from clew.spark.options import SparkOptions
 
 #: Defaults of Clew's own sessions; chosen by measurement, see docs/decisions/0004-spark-session.md.
 CONFIGURATION = {
@@ -43,6 +44,17 @@ CONFIGURATION = {
     "spark.cleaner.periodicGC.interval": "10min",
 }
 
+_JAVA = "spark.driver.extraJavaOptions"
+
+
+def open_session(options: SparkOptions) -> SparkSession:
+    """Start a session of Clew's own, as the user wants it, with the user's Python files on all workers."""
+    options.require_files()
+    session = make_session(options.master, options.configuration)
+    for path in options.py_files:
+        session.sparkContext.addPyFile(os.path.abspath(path) if "://" not in path else path)
+    return session
+
 
 def make_session(master: str | None = None, configuration: dict[str, str] | None = None) -> SparkSession:
     """Start a session of Clew's own; raises SetupFailed when this machine cannot."""
@@ -53,6 +65,9 @@ def make_session(master: str | None = None, configuration: dict[str, str] | None
     cores = max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2)
     builder = SparkSession.builder.appName("clew").master(master or f"local[{cores},4]")
     settings = {**CONFIGURATION, "spark.local.dir": tempfile.gettempdir(), **(configuration or {})}
+    if configuration and _JAVA in configuration:
+        # The JVM takes the last of two that contradict each other.
+        settings[_JAVA] = f"{CONFIGURATION[_JAVA]} {configuration[_JAVA]}"
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
@@ -70,11 +85,14 @@ def make_session(master: str | None = None, configuration: dict[str, str] | None
 
 
 def _require_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    found = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    if not found or not os.path.exists(found):
-        where = f"JAVA_HOME is {home}, where there is no bin/java" if home else "there is no java on the PATH"
-        raise SetupFailed(f"Spark needs Java, and {where}", "install Java 17 or later, or set JAVA_HOME to it")
+    java = find_java()
+    if java.path is None:
+        raise SetupFailed(f"Spark needs Java, and {java.missing}", "install Java 17 or later, or set JAVA_HOME to it")
+    if java.too_old:
+        raise SetupFailed(
+            f"Spark needs Java {OLDEST} or later, and {java.path} is {java.version}",
+            f"install Java {OLDEST} or later, or set JAVA_HOME to it",
+        )
 
 
 def _require_none() -> None:

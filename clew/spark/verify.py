@@ -18,9 +18,10 @@ from clew.model.work import Work, needs_frames
 from clew.pipeline.graph import Graph
 from clew.spark.engine import explained
 from clew.spark.frames import for_spark
+from clew.spark.options import SparkOptions
 from clew.spark.program import Program, ProgramRef
-from clew.spark.session import cancel, is_alive, make_session, require_classic
-from clew.spark.worker import Raised, load_program
+from clew.spark.session import cancel, is_alive, open_session, require_classic
+from clew.spark.worker import PROGRAM, Raised, load_program
 
 #: How many pieces of work one job has for each core.
 _PER_CORE = 4
@@ -41,12 +42,12 @@ class SparkCompute:
         graph: Graph,
         *,
         spark: SparkSession | None = None,
-        master: str | None = None,
+        options: SparkOptions | None = None,
         program: Program | None = None,
     ) -> None:
         self._graph = graph
         self._own = spark is None
-        self._spark = make_session(master) if spark is None else require_classic(spark)
+        self._spark = open_session(options or SparkOptions()) if spark is None else require_classic(spark)
         self._program = program or Program.of_graph(graph)
         self._spark.sparkContext.addFile(self._program.write())
         self._window = _PER_CORE * self._spark.sparkContext.defaultParallelism
@@ -121,6 +122,7 @@ class SparkCompute:
 
     def _named(self) -> SparkSession:
         self._spark.sparkContext.setJobGroup(self._group, f"verify {self._graph.name}", interruptOnCancel=True)
+        self._spark.sparkContext.setLocalProperty(PROGRAM, self._program.ref.text)
         return self._spark
 
 

@@ -10,19 +10,22 @@ import time
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pyspark import SparkFiles
+from pyspark import SparkFiles, TaskContext
 
 from clew.errors import ClewError
 from clew.pipeline.graph import Graph
 from clew.runtime.task import Task, execute
+from clew.spark import output
 from clew.spark.program import ProgramRef
 
+#: The property of a job that names its program.
+PROGRAM = "clew.program"
 #: Where the worker was started: on a cluster, files that Spark ships are found from here.
 _HOME = os.getcwd()
 #: By content and directories: a file that is loaded elsewhere means other files by the same relative paths.
@@ -39,6 +42,7 @@ class Raised:
 
 def load_program(ref: ProgramRef) -> Graph:
     """Return the pipeline that a job belongs to; loaded once per worker and content."""
+    _stay_importable()
     if os.getcwd() != ref.directory and os.path.isdir(ref.directory):
         os.chdir(ref.directory)
     key = (ref.digest, ref.directory, ref.folder)
@@ -46,6 +50,14 @@ def load_program(ref: ProgramRef) -> Graph:
         path = Path(_HOME, SparkFiles.getRootDirectory(), ref.archive)
         _loaded[key] = pickle.loads(path.read_bytes()) if ref.kind == "pickle" else _load_bundle(ref, path)
     return _loaded[key]
+
+
+def _stay_importable() -> None:
+    """Let Python files that Spark ships be found from any directory: on a cluster their paths are relative."""
+    relative = {path for path in sys.path if path and not os.path.isabs(path)}
+    if relative:
+        places = (os.path.normpath(os.path.join(_HOME, path)) if path in relative else path for path in sys.path)
+        sys.path[:] = dict.fromkeys(places)
 
 
 def _load_bundle(ref: ProgramRef, archive: Path) -> Graph:
@@ -56,6 +68,54 @@ def _load_bundle(ref: ProgramRef, archive: Path) -> Graph:
     _bundles.append(str(folder))
     sys.meta_path.insert(0, _Originals(str(folder), ref.folder))
     return load(str(folder / ref.file), ref.name, os.path.join(ref.folder, ref.file)).graph()
+
+
+class _OfJob(MetaPathFinder):
+    """Finds the modules of the program that a job belongs to, for functions that Spark itself unpickles.
+
+    A user-defined function of a DataFrame names its module only. It comes last, when nobody else knows the module.
+    """
+
+    _loading = False
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        context = TaskContext.get()
+        text = context.getLocalProperty(PROGRAM) if context is not None else None
+        if not text or path is not None or self._loading:
+            return None
+        ref = ProgramRef.parse(text)
+        if ref.kind != "zip":
+            return None
+        _OfJob._loading = True
+        try:
+            load_program(ref)
+        finally:
+            _OfJob._loading = False
+        if name in sys.modules:
+            found = sys.modules[name]
+            return ModuleSpec(name, _Loaded(found), origin=getattr(found.__spec__, "origin", None))
+        finders = [finder for finder in sys.meta_path if isinstance(finder, _Originals)]
+        return finders[0].find_spec(name, path, target) if finders else None
+
+
+class _Loaded(Loader):
+    """Gives a module that has been loaded meanwhile."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def prepare() -> None:
+    """Make this process ready for user code: it finds its modules, and what it prints is heard."""
+    output.install()
+    if not any(isinstance(finder, _OfJob) for finder in sys.meta_path):
+        sys.meta_path.append(_OfJob())
 
 
 class _Originals(MetaPathFinder):
@@ -118,6 +178,8 @@ def _forget_older_bundles() -> None:
 
 def run_tasks(ref: ProgramRef, tasks: Iterable[bytes]) -> Iterator[Any]:
     """Execute the tasks of one partition; yield how long each took, and its result."""
+    # A session that was given to Clew has a daemon of its own.
+    prepare()
     graph = load_program(ref)
     for task in tasks:
         start = time.monotonic()

@@ -1,5 +1,6 @@
 """Groups as threads of one process: each runs, fails and restarts on its own; the others keep going."""
 
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from clew.runtime.operator import OperatorRunner
 from clew.runtime.runner import Runner, Surroundings
 from clew.runtime.source import SourceRunner
 from clew.runtime.streaming import StreamingRunner
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,7 @@ class Supervisor:
             figures = {"phase": "failed"} if final else {"phase": "restarting", "restarts": rows[name].restarts + 1}
             self._around.progress.set(name, last_error=f"{type(error).__name__}: {error}", **figures)
         trace.record("failed", group, error=f"{type(error).__name__}: {error}", final=final)
+        _tell_failure(group, error, failures, final)
         if final:
             with self._lock:
                 self._fatal = self._fatal or error
@@ -185,10 +189,21 @@ class Supervisor:
         return thread
 
 
+def _tell_failure(group: str, error: BaseException, failures: int, final: bool) -> None:
+    told = {"group": group, "error": f"{type(error).__name__}: {error}", "failures": failures}
+    if final:
+        _LOG.error("group failed", extra=told)
+    else:
+        # Where it came from is in the log alone: on a terminal one line must do.
+        _LOG.warning("group restarts", extra=told, exc_info=error)
+
+
 def _collect_often(around: Surroundings, every: float, stop: threading.Event) -> None:
     """Collect beside the run; what goes wrong here is the run's next commit's to report."""
     while not stop.wait(every):
         try:
-            collect(around.store, around.bodies)
+            collected = collect(around.store, around.bodies)
+            level = logging.INFO if collected.events or collected.files else logging.DEBUG
+            _LOG.log(level, "collected", extra={"events": collected.events, "files": len(collected.files)})
         except ClewError:
             return

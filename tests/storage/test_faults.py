@@ -98,8 +98,9 @@ def test_scenario_11_a_disk_that_is_full_from_any_write_on(
 
     def check(case: Case) -> None:
         ending, _ = survives(Case(case.call, case.error, _made(expected, case.call, GROWING)))
-        # Who opens the log also closes it, when all is done.
-        assert case.call.thread == MAIN or ending.code == 1, "it needs no room"
+        # Who opens the log also closes it, when all is done; and what Clew says of a run is not worth to stop it.
+        needless = case.call.thread == MAIN or case.call.path.endswith("run.log")
+        assert needless or ending.code == 1, "it needs no room"
 
     each(_cases(expected, GROWING, "ENOSPC", OF_A_KIND if SOAK else 1)[part::PARTS], check)
 

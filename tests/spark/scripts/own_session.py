@@ -49,13 +49,13 @@ def kill_the_jvm(place: Path, after: int) -> None:
 def main(place: Path) -> None:
     os.chdir(place)
     made = []
-    make = engine.make_session
+    make = engine.open_session
 
     def counted(*arguments: object) -> object:
         made.append(arguments)
         return make(*arguments)
 
-    engine.make_session = counted
+    engine.open_session = counted
     killer = threading.Thread(target=kill_the_jvm, args=(place, 3), daemon=True)
     killer.start()
     progress = run(pipeline(place))
