@@ -1,12 +1,15 @@
 """`clew quarantine`: what functions fail on, and what is to become of it."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from clew.app.flags import make_importable
 from clew.app.gc import no_log
+from clew.app.settings import in_force
 from clew.app.target import Bodies, File, Json, LogUrl, Target, run_again
 from clew.app.terminal import FAILED, complain, explained, print_json, results
 from clew.pipeline.graph import Graph
@@ -29,15 +32,15 @@ All = Annotated[bool, typer.Option("--all", help="Everything that is not resolve
 def list_(file: File, log: LogUrl = None, bodies: Bodies = None, as_json: Json = False) -> None:
     """List what was set aside, with its error."""
     with explained():
-        graph, found = _read(file, log, bodies, as_json)
+        kept = _read(file, log, bodies, as_json)
         if as_json:
-            print_json({"pipeline": graph.name, "quarantined": [_mapping(one) for one in found]})
+            print_json({"pipeline": kept.graph.name, "quarantined": [_mapping(one) for one in kept.found]})
             return
-        if not found:
-            typer.echo(f"nothing of pipeline {graph.name} is in quarantine")
+        if not kept.found:
+            typer.echo(f"nothing of pipeline {kept.graph.name} is in quarantine")
             return
-        results().print(_table(found))
-        left = sum(one.open for one in found)
+        results().print(_table(kept.found))
+        left = sum(one.open for one in kept.found)
         if left:
             typer.echo(
                 f"{left} not resolved: `clew quarantine retry {file} ID` (after the function was mended) or "
@@ -49,9 +52,9 @@ def list_(file: File, log: LogUrl = None, bodies: Bodies = None, as_json: Json =
 def show(file: File, id: str, log: LogUrl = None, bodies: Bodies = None, as_json: Json = False) -> None:
     """Show one: its records, the error, and where it came from in your code."""
     with explained():
-        graph, found = _read(file, log, bodies, as_json)
-        (one,) = _chosen(found, [id], False)
-        records = quarantined_records(graph, one, log, bodies)
+        kept = _read(file, log, bodies, as_json)
+        (one,) = _chosen(kept.found, [id], False)
+        records = quarantined_records(kept.graph, one, kept.log, kept.bodies)
         if as_json:
             rows = {port: table.to_pylist() for port, table in records.items()}
             print_json({**_mapping(one), "frames": one.row.error["frames"], "records": rows})
@@ -83,20 +86,33 @@ def _decide(
     file: str, ids: list[str] | None, all_: bool, log: str | None, bodies: str | None, what: Any, word: str
 ) -> None:
     with explained():
-        graph, found = _read(file, log, bodies, False)
-        chosen = _chosen(found, ids or [], all_)
-        decide_quarantined(graph, chosen, what, log, bodies)
+        kept = _read(file, log, bodies, False)
+        chosen = _chosen(kept.found, ids or [], all_)
+        decide_quarantined(kept.graph, chosen, what, kept.log, kept.bodies)
         for one in chosen:
             typer.echo(f"{one.id} {word} by the next run: {one.events}")
         typer.echo(f"now: `{run_again(file, log)}`")
 
 
-def _read(file: str, log: str | None, bodies: str | None, as_json: bool) -> tuple[Graph, list[Quarantined]]:
+@dataclass(frozen=True)
+class _Kept:
+    """A pipeline's quarantine, and where its log is."""
+
+    graph: Graph
+    log: str | None
+    bodies: str | None
+    found: list[Quarantined]
+
+
+def _read(file: str, log: str | None, bodies: str | None, as_json: bool) -> _Kept:
+    settings = in_force({"log": log, "bodies": bodies})
+    make_importable(settings.py_files)
     graph = Target.parse(file).graph()
-    place = Log.at(log, graph.name, bodies)
+    place = Log.at(settings.log, graph.name, settings.bodies)
     if not place.exists(graph.name):
         no_log(graph.name, place, run_again(file, log), as_json)
-    return graph, quarantine_of(graph, log, bodies)
+    found = quarantine_of(graph, settings.log, settings.bodies)
+    return _Kept(graph, settings.log, settings.bodies, found)
 
 
 def _chosen(found: list[Quarantined], ids: list[str], all_: bool) -> list[Quarantined]:

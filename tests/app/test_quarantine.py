@@ -115,3 +115,12 @@ def test_a_run_without_failures_has_nothing_in_quarantine(tmp_path: Path, monkey
     path = write(tmp_path, "parse.py", PARSE % "()")
     assert call("run", path, "--engine", "inline").exit_code == 0
     assert "nothing of pipeline parse is in quarantine" in call("quarantine", "list", path).stdout
+
+
+def test_the_log_is_found_where_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clew.toml").write_text('log = "sqlite:///elsewhere.db"\n')
+    path = write(tmp_path, "parse.py", PARSE % '("3",)')
+    assert call("run", path, "--engine", "inline").exit_code == 5
+    assert (tmp_path / "elsewhere.db").exists()
+    assert "parse#1" in call("quarantine", "list", path).stdout
