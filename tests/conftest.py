@@ -13,6 +13,7 @@ from psycopg import sql
 
 from tests import figures
 from tests.postgres_server import PostgresServer
+from tests.soak import SOAK
 
 # Machines are shared: how long an example takes says nothing about what it shows.
 settings.register_profile("clew", deadline=None)
@@ -30,6 +31,13 @@ def pytest_configure(config: pytest.Config) -> None:
         descriptor, os.environ[figures.PLACE] = tempfile.mkstemp(prefix="clew-figures-")
         os.close(descriptor)
         config.add_cleanup(lambda: os.unlink(os.environ.pop(figures.PLACE)))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what takes long, and shows once more what other tests show, to `make soak`."""
+    if not SOAK:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("soak")])
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

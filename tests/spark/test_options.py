@@ -18,6 +18,7 @@ from clew import Batch, Count, Pipeline, generator
 from clew.errors import EngineFailed, SetupFailed
 from clew.run import SparkOptions, run
 from clew.spark.versions import require_same_versions, unable
+from tests.soak import every
 from tests.spark.outside import rows
 
 SENT = """
@@ -89,7 +90,7 @@ def clew(place: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=240)
 
 
-@pytest.mark.parametrize("master", ["local[2,4]", "local-cluster[2,1,1024]"])
+@pytest.mark.parametrize("master", every(2, ["local[2,4]", "local-cluster[2,1,1024]"]))
 def test_python_files_and_settings_reach_the_workers_and_what_they_print_is_kept(tmp_path: Path, master: str) -> None:
     words = sent(tmp_path)
     done = clew(tmp_path, *words, "--master", master)

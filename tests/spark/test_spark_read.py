@@ -17,6 +17,7 @@ from clew.spark import frames
 from clew.spark.observe import joined
 from clew.store.sqlite import SqliteStore
 from clew.supervisor.threads import Policy
+from tests.soak import every
 from tests.spark.outside import rows
 
 ROWS = 300
@@ -56,7 +57,7 @@ def pipeline_of(source: Any, out: Path) -> Pipeline:
     return pipeline
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", every(4, POINTS))
 def test_a_crash_at_any_point_leaves_one_observation(
     spark: SparkSession, tmp_path: Path, place: dict[str, Any], point: str
 ) -> None:

@@ -12,6 +12,7 @@ from clew.errors import GraphError, SetupFailed, UserFunctionFailed
 from clew.faultpoint import arm
 from clew.run import run, verify
 from clew.supervisor.threads import Policy
+from tests.soak import every
 
 EVENTS = 12
 POINTS = ("before-write#2", "after-write", "after-write#2", "after-write-done", "after-commit#2", "before-running")
@@ -33,7 +34,7 @@ def pipeline_of(sink: Any) -> Pipeline:
     return pipeline
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", every(3, POINTS))
 def test_a_crash_at_any_point_leaves_each_write_once(
     spark: SparkSession, tmp_path: Path, place: dict[str, Any], point: str
 ) -> None:

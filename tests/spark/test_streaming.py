@@ -21,6 +21,7 @@ from clew.runtime.gate import Gate
 from clew.spark.streams import Handler, HandlerFailed
 from clew.store.sqlite import SqliteStore
 from clew.supervisor.threads import Policy
+from tests.soak import every
 from tests.spark.outside import KILLED, SCRIPTS, rows, script
 
 POINTS = (
@@ -84,7 +85,7 @@ def committed(tmp_path: Path) -> int:
     return max((int(path.name) for path in commits.glob("[0-9]*")), default=-1)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", every(4, POINTS))
 def test_a_crash_at_any_point_reads_each_batch_once(
     spark: SparkSession,
     tmp_path: Path,
@@ -142,6 +143,7 @@ def test_a_process_killed_with_sparks_commit_log_behind_skips_the_batch_it_has(t
     assert numbers(tmp_path) == list(range(FILES * EACH))
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_rate_of_rows_is_read_without_a_gap_over_kills(tmp_path: Path) -> None:
     for fault in ("after-source-commit@batches#4", "before-action-logged@batches#3"):
@@ -152,6 +154,7 @@ def test_a_rate_of_rows_is_read_without_a_gap_over_kills(tmp_path: Path) -> None
     assert found == list(range(len(found)))
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_an_endless_query_is_interrupted_and_goes_on(tmp_path: Path) -> None:
     process = subprocess.Popen(
@@ -171,6 +174,7 @@ def test_an_endless_query_is_interrupted_and_goes_on(tmp_path: Path) -> None:
     assert found == list(range(len(found)))
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_spark_driver_that_dies_under_a_query_is_replaced(tmp_path: Path, incoming: Path) -> None:
     script("stream.py", str(tmp_path), "jvm")
