@@ -69,7 +69,7 @@ def table(figures: Counter[str], soak: bool, failed: int) -> Iterator[Line]:
     schedules = 200_000 if soak else 3_000
     points = len(POINTS)
     yield _least("simulated schedules", figures[SCHEDULES], schedules)
-    yield _least("  half of them with two faults or more", figures[SEVERAL], max(schedules, figures[SCHEDULES]) // 2)
+    yield _least("  half of them with two faults or more", figures[SEVERAL], schedules // 2)
     yield _all("crash points hit and recovered, of those listed", _distinct(figures, POINT), points)
     yield _all("  and again during recovery", _distinct(figures, POINT_IN_RECOVERY), points)
     yield _calls(figures, soak)
