@@ -298,8 +298,3 @@ def restore(context: Context, row: StateRow | None) -> Context:
     restored.state_id = row.state_id
     restored.state = deepcopy(dict(row.state))
     return restored
-
-
-def hashable(label: Any) -> Any:
-    """Return a label read back from JSON, where tuples have become lists."""
-    return tuple(hashable(part) for part in label) if isinstance(label, list) else label
