@@ -27,12 +27,12 @@ tools:
 	@sh tests/install_tools.sh
 
 test: lint tools
-	$(BIN)/pytest -n 2 --figures test
+	$(BIN)/pytest -n 2 --dist worksteal --figures test
 
 # For hours: random schedules that nobody has seen before, every sweep in full, a million events verified.
 SCHEDULES ?= 200000
 soak: lint tools
-	CLEW_SOAK=1 CLEW_SCHEDULES=$(SCHEDULES) $(BIN)/pytest -n 2 --timeout 0 --figures soak \
+	CLEW_SOAK=1 CLEW_SCHEDULES=$(SCHEDULES) $(BIN)/pytest -n 2 --dist worksteal --timeout 0 --figures soak \
 		tests/simulation tests/processes tests/storage tests/scenarios tests/model tests/store tests/runtime tests/spark
 
 bench: setup

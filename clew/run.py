@@ -18,9 +18,6 @@ from clew import trace as tracing
 from clew.errors import ClewError, NewerLog, RunFinished, SetupFailed, StoreFailed
 from clew.ids import Port
 from clew.model.certificate import Verdict
-from clew.model.verify import size
-from clew.model.verify import verify as judge
-from clew.model.work import Compute, Here
 from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Graph
 from clew.runtime.channels import Channels
@@ -45,6 +42,7 @@ from clew.supervisor.threads import Policy, Supervisor
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from clew.model.work import Compute
     from clew.spark.health import SparkHealth
     from clew.spark.program import Program
     from clew.store.postgres_health import PostgresHealth
@@ -292,6 +290,9 @@ def verify(
     takes DataFrames; `program` gives the code for its executors. `trace` names files that the run was traced to.
     `progress` hears what is looked at.
     """
+    # Who only runs a pipeline does not wait for its judge.
+    from clew.model.verify import verify as judge
+
     graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
     place = Log.at(log, graph.name, bodies)
     if not place.exists(graph.name):
@@ -311,7 +312,9 @@ def _verifier(
     options: SparkOptions,
     program: "Callable[[], Program] | None",
     progress: Callable[[str], None],
-) -> Iterator[Compute]:
+) -> "Iterator[Compute]":
+    from clew.model.work import Here
+
     if engine == "inline" or (engine == "auto" and not _needs_spark(graph, place)):
         yield Here(graph)
         return
@@ -327,6 +330,8 @@ def _verifier(
 
 
 def _needs_spark(graph: Graph, place: Log) -> bool:
+    from clew.model.verify import size
+
     deterministic = [spec for spec in graph.operators.values() if spec.settings.deterministic]
     if any(function.style == "dataframe" for spec in deterministic for function in spec.functions):
         return True
