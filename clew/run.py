@@ -22,7 +22,7 @@ from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Graph
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
-from clew.runtime.engine import Engine, InlineEngine
+from clew.runtime.engine import Engine, InlineEngine, refuse_frames
 from clew.runtime.progress import COMMIT_BOUNDS, CommitTimes, OperatorProgress, Progress
 from clew.runtime.quarantine import Quarantined, quarantined, records_of
 from clew.runtime.runner import Surroundings
@@ -169,6 +169,8 @@ def run(
     graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
     place = Log.at(log, graph.name, bodies)
     options = _options(engine, spark, master, options)
+    if engine == "inline":
+        refuse_frames(graph)
     if recovery == "none":
         if trace is not None:
             raise SetupFailed("a run without a log leaves no trace", "leave out --trace, or --recovery none")
