@@ -17,7 +17,7 @@ class Block:
     language: str
     line: int
     text: str
-    #: Why it is not run, where the page says so above it: `<!-- not run: the reason -->`.
+    #: Why it is not run, where the page says so in the line above it.
     not_run: str = ""
 
     def __str__(self) -> str:
@@ -34,9 +34,8 @@ def all_blocks(page: Path) -> list[Block]:
             text = "".join(f"{content}\n" for _, content in inner)
             found.append(Block(page, line[3:].strip(), number, text, before))
         if line:
-            # The reason stands in the line above the block, or an empty line before that.
-            reason = re.fullmatch(r"<!-- not run: (.+) -->", line)
-            before = reason[1] if reason else ""
+            marked = re.fullmatch(r"\*Not run by the tests: (.+)\*", line)
+            before = marked[1] if marked else ""
     return found
 
 
