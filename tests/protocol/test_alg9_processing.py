@@ -66,6 +66,17 @@ def test_acknowledged_undone_events_join_their_input_sets_again() -> None:
     assert [(s.number, s.label, s.spans) for s in recovered.opened.values()] == [(2, ("f", 1), [Span("in", 4, 2)])]
 
 
+def test_a_label_that_was_read_back_from_json_is_the_one_that_was_logged() -> None:
+    """Algorithm 9, Step 2: the keys of windows with keys are tuples, for which JSON has only lists."""
+    logic = windowed(f=Count(3))
+    members = [Member(1, Port("OP", "in"), 1, 1, InputSetId(1))]
+    labels = {InputSetId(1): ("f", ["a", [0, 7]])}
+    recovered = recover_processing(
+        started(logic), logic, None, members, labels, (), {("in", 1): Arrival("in", 1, 1, 1, None)}
+    )
+    assert recovered.opened.labels() == [("f", ("a", (0, 7)))]
+
+
 def test_an_event_joins_only_the_input_set_that_is_undone() -> None:
     """Algorithm 9, Step 2.b: "Use e to only update the event state corresponding to Input Set I"."""
     log = Log("S.out > OP.in")

@@ -301,5 +301,5 @@ def restore(context: Context, row: StateRow | None) -> Context:
 
 
 def hashable(label: Any) -> Any:
-    """Return a label read back from JSON, where tuples have become lists."""
-    return tuple(hashable(part) for part in label) if isinstance(label, list) else label
+    """Return a label read back from JSON, where tuples have become lists, also inside of others."""
+    return tuple(hashable(part) for part in label) if isinstance(label, list | tuple) else label
