@@ -39,4 +39,4 @@ bench: setup
 	$(BIN)/python bench/throughput.py
 
 clean:
-	rm -rf $(VENV) .clew examples/sales/data bench/results
+	rm -rf $(VENV) .clew examples/*/data examples/*/out docs/tutorial/out bench/results
