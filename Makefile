@@ -18,8 +18,8 @@ demo: setup
 	$(BIN)/python examples/sales/demo.py
 
 lint: setup
-	$(BIN)/ruff format --check clew tests bench examples
-	$(BIN)/ruff check clew tests bench examples
+	$(BIN)/ruff format --check clew tests bench examples docs
+	$(BIN)/ruff check clew tests bench examples docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -39,4 +39,4 @@ bench: setup
 	$(BIN)/python bench/throughput.py
 
 clean:
-	rm -rf $(VENV) .clew examples/*/data examples/*/out docs/tutorial/out bench/results
+	rm -rf $(VENV) .clew examples/*/data examples/*/out docs/tutorial/out docs/tutorial/*.db* bench/results

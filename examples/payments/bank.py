@@ -1,5 +1,7 @@
 """A bank for the payment flows: `python bank.py` serves it until it is stopped.
 
+`python bank.py statistics` asks the one that is open what happened there.
+
     GET  /accounts/ID     what the bank knows of an account
     POST /charges         charges accounts; honours the header Idempotency-Key
     GET  /charges         all charges that were applied
@@ -11,7 +13,9 @@ It listens on 127.0.0.1, on the port that BANK_PORT says. What it holds is in me
 
 import json
 import os
+import sys
 import threading
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -86,7 +90,15 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+def statistics() -> str:
+    """Ask the bank that is open."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/statistics") as answer:
+        return " ".join(f"{name}: {number}" for name, number in json.load(answer).items())
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["statistics"]:
+        sys.exit(print(statistics()))
     with ThreadingHTTPServer(("127.0.0.1", PORT), Handler) as server:
         print(f"the bank is open on port {PORT}", flush=True)
         server.serve_forever()
