@@ -43,4 +43,4 @@ bench: setup
 	$(BIN)/python bench/throughput.py
 
 clean:
-	rm -rf $(VENV) .clew examples/sales/data bench/results site
+	rm -rf $(VENV) .clew examples/*/data examples/*/out docs/tutorial/out docs/tutorial/*.db* bench/results site

@@ -48,7 +48,12 @@ def load_program(ref: ProgramRef) -> Graph:
     key = (ref.digest, ref.directory, ref.folder)
     if key not in _loaded:
         path = Path(_HOME, SparkFiles.getRootDirectory(), ref.archive)
-        _loaded[key] = pickle.loads(path.read_bytes()) if ref.kind == "pickle" else _load_bundle(ref, path)
+        # What it imports while it loads, and nobody has, must not load it once more from inside.
+        _OfJob.loading = True
+        try:
+            _loaded[key] = pickle.loads(path.read_bytes()) if ref.kind == "pickle" else _load_bundle(ref, path)
+        finally:
+            _OfJob.loading = False
     return _loaded[key]
 
 
@@ -76,21 +81,18 @@ class _OfJob(MetaPathFinder):
     A user-defined function of a DataFrame names its module only. It comes last, when nobody else knows the module.
     """
 
-    _loading = False
+    #: Whether a program is being loaded just now.
+    loading = False
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         context = TaskContext.get()
         text = context.getLocalProperty(PROGRAM) if context is not None else None
-        if not text or path is not None or self._loading:
+        if not text or path is not None or self.loading:
             return None
         ref = ProgramRef.parse(text)
         if ref.kind != "zip":
             return None
-        _OfJob._loading = True
-        try:
-            load_program(ref)
-        finally:
-            _OfJob._loading = False
+        load_program(ref)
         if name in sys.modules:
             found = sys.modules[name]
             return ModuleSpec(name, _Loaded(found), origin=getattr(found.__spec__, "origin", None))

@@ -3,6 +3,7 @@
 import shutil
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,26 @@ def test_a_changed_module_runs_in_workers_that_have_the_old_one(project: Path, s
     (project / "shop" / "prices.py").write_text("PRICE = 100\n")
     assert program_of(str(project / "pipeline.py"), None).ref.digest == first.ref.digest
     assert taxed(project, spark) == [200, 202, 204, 206]
+
+
+def test_a_file_that_imports_what_is_not_there_is_loaded_once_by_each_worker(
+    project: Path, spark: SparkSession
+) -> None:
+    """Many packages try to import others; that is no reason to load the file again, from inside of itself."""
+    tried = """
+import os
+with open("loads", "a") as loads:
+    loads.write(f"{os.getpid()}\\n")
+try:
+    import there_is_no_such_module
+except ImportError:
+    pass
+"""
+    (project / "pipeline.py").write_text(tried + FILE)
+    assert taxed(project, spark) == [200, 202, 204, 206]
+    loads = Counter((project / "loads").read_text().split())
+    assert len(loads) > 1, "no worker has loaded it"
+    assert set(loads.values()) == {1}
 
 
 def test_paths_made_from_a_files_own_place_mean_the_same_on_executors(
