@@ -26,6 +26,7 @@ from clew.pipeline.graph import Graph
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
 from clew.runtime.engine import Engine, InlineEngine
+from clew.runtime.lookups import keep_lookups
 from clew.runtime.progress import COMMIT_BOUNDS, CommitTimes, OperatorProgress, Progress
 from clew.runtime.quarantine import Quarantined, quarantined, records_of
 from clew.runtime.runner import Surroundings
@@ -182,6 +183,8 @@ def run(
         _declare(graph, store)
         _refuse_finished(graph, store, place.url)
         _validate(graph)
+        progress = progress or Progress()
+        progress.warnings += keep_lookups(graph, store, place.bodies)
         computes = _engine(graph, engine, spark, options, program, place.bodies, place.beside("workers.log"))
         try:
             with _traced(trace, graph, store):
@@ -505,6 +508,7 @@ def _run_without_log(
     with tempfile.TemporaryDirectory(prefix="clew-", dir=memory) as bodies:
         store = EphemeralStore(lambda name: Path(bodies, name).unlink(missing_ok=True))
         store.declare(topology(graph))
+        keep_lookups(graph, store, bodies, durable=False)
         computes = _engine(graph, engine, spark, options, program, bodies)
         try:
             return _supervise(graph, store, computes, bodies, False, policy, progress)

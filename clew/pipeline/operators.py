@@ -55,6 +55,18 @@ class Context(Protocol):
     def read(self, connection: str, action: str) -> pa.Table:
         """Perform a side-effect read action (Algorithm 4); its effect is logged with the Output Set."""
 
+    @property
+    def lookups(self) -> Mapping[str, pa.Table]:
+        """The lookups that were declared for the operator."""
+
+    @property
+    def records(self) -> Mapping[str, Any]:
+        """The lookups as functions of single records get them: a dict by key, or a list of dicts."""
+
+    @property
+    def resources(self) -> Any:
+        """What the operator's setup hook made."""
+
     def write(self, connection: str, table: pa.Table) -> None:
         """Emit a write action (Algorithm 5); it is performed after the Output Set is logged."""
 

@@ -12,6 +12,7 @@ from clew.errors import (
     ClewError,
     EngineFailed,
     GraphError,
+    HookFailed,
     SinkFailed,
     SourceFailed,
     StaleWriter,
@@ -25,7 +26,7 @@ from clew.protocol.log.alg2_update import Update, update
 from clew.protocol.log.alg3_generate import Aside, Productions, generate
 from clew.protocol.log.alg9_processing import recover_processing
 from clew.protocol.log.context import Arrival, InputSet
-from clew.protocol.rows import AsideRow
+from clew.protocol.rows import AsideRow, LookupRow
 from clew.protocol.step import FixSchema, Step
 from clew.runtime.bodies import BodyPlace
 from clew.runtime.engine import Job
@@ -37,7 +38,7 @@ from clew.runtime.watch import Watch
 from clew.runtime.writes import Writes
 
 #: Failures that no other Input Set would escape.
-_NOT_THE_DATA = (BodyDamaged, StoreFailed, SourceFailed, SinkFailed, StaleWriter)
+_NOT_THE_DATA = (BodyDamaged, StoreFailed, SourceFailed, SinkFailed, StaleWriter, HookFailed)
 #: How many bytes of bodies one turn takes at most; what is in files counts too, for the sake of the executors.
 TURN_BYTES = 64 << 20
 #: How many bytes of inline bodies a turn's tasks carry at most; Spark refuses a task over 128 MiB.
@@ -57,10 +58,12 @@ class OperatorRunner(Runner):
         self._aside: dict[InputSetId, Failure] = {}
         self._sifted: set[InputSetId] = set()
         self._watch = Watch(around.now, tuple(spec.inputs))
+        self._lookups: tuple[LookupRow, ...] = ()
 
     def _recover(self) -> None:
         store, name = self.around.store, self.spec.name
         self._writes.recover()
+        self._lookups = tuple(store.lookups(name))
         state = store.state(name)
         fault_point("after-restore", name)
         self.context = recover_processing(
@@ -168,6 +171,9 @@ class OperatorRunner(Runner):
                 made, failed = self._attempt(plan, made, clock)
             if failed is None:
                 return plan, made
+            if isinstance(failed, Failure) and isinstance(failed.error, HookFailed):
+                # No shorter turn would do better.
+                raise failed.error
             arrivals = self._shorter(plan, arrivals, failed)
             before, plan = plan, update(self.context, self.spec.logic, arrivals, *first)
             made = _reusable(before, plan, made)
@@ -199,7 +205,7 @@ class OperatorRunner(Runner):
             SetWork(s.number, s.label[0], s.label[1], parts, deepcopy(s.state), s.only, self._mode(s))
             for s, parts in zip(closed, _within_limits([self._inputs.parts(s) for s in closed], place))
         ]
-        task = GenerateTask(place, inputs, self.output_schemas(), tuple(work))
+        task = GenerateTask(place, inputs, self.output_schemas(), tuple(work), self._lookups)
         results = self._submit(self.job(turn, self._about(closed)), task, clock)
         return self._agreed(results, turn, task, closed, clock)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clew import Batch, Context, Count, Each, Every, InputSet, Operator, Pipeline, Session, Sliding, Tumbling
-from clew.connectors import generator
+from clew.connectors import generator, lookup
 from clew.pipeline.graph import Graph
 from clew.pipeline.windows import Window
 from tests.simulation.journal import Journal
@@ -35,7 +35,7 @@ WINDOWS: dict[str, Window] = {
     "sessions": Session(9, on="t", by="k", lateness=4, late="late"),
     "counted": Count(3, by=["k"]),
 }
-KINDS = ("same", "double", "some", "sum", "drawn", "split", "ledger", "asked", "clocked", "picky", "fussy")
+KINDS = ("same", "double", "some", "sum", "drawn", "split", "ledger", "asked", "clocked", "picky", "fussy", "looked")
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,8 @@ def _node(pipeline: Pipeline, world: World, node: Node, name: str, ports: Sequen
         return [f"{name}.even", f"{name}.odd", *late]
     if node.kind == "picky":
         return [_picky(pipeline, name, ports, settings)]
+    if node.kind == "looked":
+        return [_looked(pipeline, world, name, ports, settings)]
     if node.kind == "fussy":
         settings |= {"on_error": "quarantine", "attempts": 2}
     function = _function(node.kind, world, len(ports))
@@ -178,6 +180,20 @@ def _picky(pipeline: Pipeline, name: str, ports: Sequence[Any], settings: dict[s
 
     settings |= {"on_error": "quarantine", "attempts": 1, "deterministic": True}
     pipeline.map(ports[0], **settings)(pick)
+    return f"{name}.out"
+
+
+def _looked(pipeline: Pipeline, world: World, name: str, ports: Sequence[Any], settings: dict[str, Any]) -> Any:
+    """A function that looks records up in a table which is another one each time that it is read."""
+
+    def add(record: dict[str, Any], extra: dict[int, Any], resources: int) -> dict[str, Any]:
+        return {**record, "n": record["n"] + extra[record["k"]]["add"] % 16 * resources}
+
+    def read() -> pa.Table:
+        return pa.table({"k": [0, 1], "add": [world.draw(), world.draw()]})
+
+    settings |= {"lookups": {"extra": lookup(read, key="k")}, "setup": lambda: 2, "deterministic": True}
+    pipeline.map(ports[0], **settings)(add)
     return f"{name}.out"
 
 
