@@ -88,7 +88,7 @@ def keep_lookup(log: Transaction, operator: str, row: LookupRow) -> None:
 def kept_lookups(log: Transaction, operator: str) -> list[LookupRow]:
     """Return the lookups that the run keeps for an operator, by name."""
     own = f"{_LOOKUP}{operator}."
-    rows = log.fetch("SELECT key, value FROM meta WHERE substr(key, 1, ?) = ? ORDER BY key", len(own), own)
+    rows = sorted(row for row in log.fetch("SELECT key, value FROM meta") if row[0].startswith(own))
     return [_lookup(key.removeprefix(own), json.loads(value)) for key, value in rows]
 
 
