@@ -186,6 +186,26 @@ class UserFunctionFailed(ClewError):
 
 
 @dataclass(eq=False)
+class NotPlaced(ClewError):
+    """An operator cannot tell which Input Sets an event belongs to."""
+
+    operator: str
+    event: str
+    reason: str
+    frames: str = ""
+    #: The record to blame, where it is one.
+    record: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.event}, {self.record}" if self.record else self.event
+        frames = f"\n{self.frames}" if self.frames else ""
+        return (
+            f"operator {self.operator} cannot place {where}: {self.reason}{frames}\n"
+            'mend its declaration and run again, or let it set such events aside with on_error="quarantine"'
+        )
+
+
+@dataclass(eq=False)
 class HookFailed(ClewError):
     """The setup hook of an operator raised: no record is to blame."""
 

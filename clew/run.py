@@ -237,6 +237,12 @@ def decide_quarantined(
 ) -> int:
     """Say what the next run is to do with what was set aside; returns of how many it could be said."""
     place = Log.at(log, pipeline.name, bodies)
+    lost = [one.id for one in chosen if not one.placed]
+    if what == "retry" and lost:
+        raise ClewError(
+            f"{lost[0]} cannot be tried again: its event had no place in any window, and they have gone on; "
+            "drop it, and send its records once more from a source"
+        )
     by_operator: dict[str, list[int]] = {}
     for one in chosen:
         by_operator.setdefault(one.operator, []).append(one.row.number)

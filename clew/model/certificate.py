@@ -63,6 +63,8 @@ class SetAside:
     records: tuple[int, ...] | None
     #: Whether it was tried again, or dropped.
     resolved: bool
+    #: Whether its event had a place in the operator's Input Sets.
+    placed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

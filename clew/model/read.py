@@ -29,6 +29,9 @@ from clew.model.certificate import Answer, Body, EventWrong, Kept, Logged, Sent,
 #: The version of the tables that this module knows.
 VERSION = 2
 
+#: The function that the label of an event names which no window could place.
+UNPLACED = "not placed"
+
 _PAGE = 2_000
 
 
@@ -277,10 +280,11 @@ class Log:
     def asides(self, operator: str) -> Iterator[SetAside]:
         if self.version < 2:
             return
-        sql = "SELECT number, input_set, records, status FROM aside WHERE operator = ? ORDER BY number"
-        for number, input_set, records, status in self._database.rows(sql, operator):
+        sql = "SELECT number, input_set, records, status, label FROM aside WHERE operator = ? ORDER BY number"
+        for number, input_set, records, status, label in self._database.rows(sql, operator):
             places = None if records is None else tuple(json.loads(records))
-            yield SetAside(number, input_set, places, status in ("retried", "dropped"))
+            placed = json.loads(label)[0] != UNPLACED
+            yield SetAside(number, input_set, places, status in ("retried", "dropped"), placed)
 
     def late(self, operator: str) -> dict[str, int]:
         for (text,) in self._database.rows("SELECT state FROM latest_state WHERE operator = ?", operator):

@@ -19,7 +19,7 @@ from clew.model.declared import courses
 from clew.model.interpret import Frames, Given, Made, as_sent, interpret, interpret_rows
 from clew.model.read import bytes_of, kept_records, records
 from clew.model.replay import Claim
-from clew.model.windows import Course, Records
+from clew.model.windows import Course, NoPlace, Records
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.pipeline.lookups import Content
 
@@ -90,13 +90,14 @@ class Facts:
     def run(self, graph: Graph, frames: Frames | None) -> list[Any]:
         spec = graph.operators[self.operator]
         own = {name: course for name, course in courses(spec).items() if course.needs_facts}
-        return [self._facts(spec, own, event, table) for event, table in self.stretch.events()]
+        return [self._facts(spec, own, table) for _, table in self.stretch.events()]
 
-    def _facts(self, spec: OperatorSpec, own: Mapping[str, Course], event: str, table: pa.Table) -> Any:
+    def _facts(self, spec: OperatorSpec, own: Mapping[str, Course], table: pa.Table) -> Any:
         try:
             facts = {name: course.facts(table) for name, course in own.items()}
         except Exception as error:
-            raise EventWrong(event, f"{spec.name} cannot tell its facts: {type(error).__name__}: {error}") from error
+            # Then it has no place, and must have been set aside.
+            return NoPlace(f"{type(error).__name__}: {error}")
         return facts if spec.general is None else facts[""]
 
 

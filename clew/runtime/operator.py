@@ -13,6 +13,7 @@ from clew.errors import (
     EngineFailed,
     GraphError,
     HookFailed,
+    NotPlaced,
     SinkFailed,
     SourceFailed,
     StaleWriter,
@@ -22,6 +23,7 @@ from clew.errors import (
 from clew.faultpoint import fault_point
 from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.graph import OperatorSpec
+from clew.pipeline.unplaced import UNPLACED, of_label
 from clew.protocol.log.alg2_update import Update, update
 from clew.protocol.log.alg3_generate import Aside, Productions, generate
 from clew.protocol.log.alg9_processing import recover_processing
@@ -221,6 +223,9 @@ class OperatorRunner(Runner):
             if style == "aside":
                 results += [Productions((work.number,)) for work in part.sets]
                 continue
+            if style == "unplaced":
+                results += [self._unplaced(work) for work in part.sets]
+                continue
             if style == "dataframe":
                 ran = self.around.engine.frames(job, part)
                 results += ran.results
@@ -230,6 +235,18 @@ class OperatorRunner(Runner):
                 results += [made for result in ran.results for made in result]
             clock.work += ran.seconds
         return results
+
+    def _unplaced(self, work: SetWork) -> Failure:
+        """Say why an event has no place: a failure of this operator, though its sender has seen it first."""
+        port, number, why = of_label(work.key)
+        record = "" if why.record is None else f"record {why.record[0]} {why.record[1]}"
+        error = NotPlaced(self.spec.name, str(EventId(self.spec.inputs[port], number)), why.reason, why.frames, record)
+        message = f"{record}: {why.reason}" if record else why.reason
+        return Failure(work.number, "NotPlaced", message, why.frames, error)
+
+    def style(self, function: str) -> str:
+        """Return how a function is run; what has no place has no function."""
+        return "unplaced" if function == UNPLACED else self.spec.function(function).style
 
     def _agreed(
         self,
@@ -367,7 +384,7 @@ def _by_style(runner: OperatorRunner, task: GenerateTask) -> list[tuple[str, Gen
     """Cut the Input Sets into stretches of one style, keeping their order."""
     parts: list[tuple[str, list[SetWork]]] = []
     for work in task.sets:
-        style = "aside" if work.mode == "aside" else runner.spec.function(work.function).style
+        style = "aside" if work.mode == "aside" else runner.style(work.function)
         if parts and parts[-1][0] == style:
             parts[-1][1].append(work)
         else:

@@ -20,9 +20,10 @@ from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.contracts import Observed, Replayable, WriteAction
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
 from clew.pipeline.lookups import Content
-from clew.pipeline.operators import Event, InputSet, Operator
+from clew.pipeline.operators import Event, InputSet, Operator, OperatorLogic, WindowLogic
 from clew.pipeline.records import PerRecord
 from clew.pipeline.schema import conform, fixed, from_bytes, normalise, to_bytes
+from clew.pipeline.unplaced import Unplaced
 from clew.protocol.log.alg3_generate import Output, Productions
 from clew.protocol.log.alg4_read import SideRead
 from clew.protocol.rows import Bodies, Header, LookupRow
@@ -192,7 +193,7 @@ def execute(graph: Graph, task: Task) -> Any:
         case FactsTask():
             logic = graph.operators[task.receiver.operator].logic
             schema = from_bytes(task.schema)
-            return tuple(logic.facts(decode(body, schema)) for body in load(task.root, task.bodies))
+            return tuple(facts_of(logic, decode(body, schema)) for body in load(task.root, task.bodies))
     try:
         match task:
             case ReadTask():
@@ -427,7 +428,17 @@ class Encoder:
             found = self._graph.receivers(Port(self._operator, port))
             logics = [(str(receiver), self._graph.operators[receiver.operator].logic) for receiver in found]
             self._receivers[port] = [(receiver, logic) for receiver, logic in logics if logic.needs_facts]
-        return {receiver: (logic.fingerprint, logic.facts(table)) for receiver, logic in self._receivers[port]}
+        return {receiver: (logic.fingerprint, facts_of(logic, table)) for receiver, logic in self._receivers[port]}
+
+
+def facts_of(logic: WindowLogic | OperatorLogic, table: pa.Table) -> Any:
+    """Return what a receiver needs to know of an event, or why it cannot be told: that is the receiver's failure."""
+    try:
+        return logic.facts(table)
+    except Exception as error:
+        told = failure(error)
+        reason = told.message if isinstance(error, ClewError) else f"{told.kind}: {told.message}"
+        return Unplaced(told.record, reason, told.frames).facts()
 
 
 def outputs_by_port(result: Any, outputs: Sequence[str], operator: str) -> Iterator[tuple[str, pa.Table]]:

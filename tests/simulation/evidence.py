@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from clew.ids import Port
 from clew.model.certificate import Answer, Body, Kept, Logged, Sent, SetAside, Taken
-from clew.model.read import late_of
+from clew.model.read import UNPLACED, late_of
 from clew.pipeline.schema import from_bytes
 from clew.protocol.rows import Bodies
 from tests.simulation.journal import Journal
@@ -71,7 +71,8 @@ class Evidence:
 
     def asides(self, operator: str) -> Iterator[SetAside]:
         for number, row in sorted(self._rows.asides.get(operator, {}).items()):
-            yield SetAside(number, row.input_set, row.records, row.status in ("retried", "dropped"))
+            resolved = row.status in ("retried", "dropped")
+            yield SetAside(number, row.input_set, row.records, resolved, row.label[0] != UNPLACED)
 
     def late(self, operator: str) -> dict[str, int]:
         row = self._rows.states.get(operator)
