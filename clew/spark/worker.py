@@ -48,7 +48,8 @@ def load_program(ref: ProgramRef) -> Graph:
     key = (ref.digest, ref.directory, ref.folder)
     if key not in _loaded:
         path = Path(_HOME, SparkFiles.getRootDirectory(), ref.archive)
-        _loaded[key] = pickle.loads(path.read_bytes()) if ref.kind == "pickle" else _load_bundle(ref, path)
+        with _OfJob.at_rest():
+            _loaded[key] = pickle.loads(path.read_bytes()) if ref.kind == "pickle" else _load_bundle(ref, path)
     return _loaded[key]
 
 
@@ -76,21 +77,27 @@ class _OfJob(MetaPathFinder):
     A user-defined function of a DataFrame names its module only. It comes last, when nobody else knows the module.
     """
 
-    _loading = False
+    _resting = False
+
+    @classmethod
+    @contextlib.contextmanager
+    def at_rest(cls) -> Iterator[None]:
+        """Find nothing while a program is loaded: a module that it looks for in vain would load it once more."""
+        cls._resting = True
+        try:
+            yield
+        finally:
+            cls._resting = False
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         context = TaskContext.get()
         text = context.getLocalProperty(PROGRAM) if context is not None else None
-        if not text or path is not None or self._loading:
+        if not text or path is not None or self._resting:
             return None
         ref = ProgramRef.parse(text)
         if ref.kind != "zip":
             return None
-        _OfJob._loading = True
-        try:
-            load_program(ref)
-        finally:
-            _OfJob._loading = False
+        load_program(ref)
         if name in sys.modules:
             found = sys.modules[name]
             return ModuleSpec(name, _Loaded(found), origin=getattr(found.__spec__, "origin", None))

@@ -86,6 +86,46 @@ def taxed(project: Path, spark: SparkSession) -> list[int]:
     return found
 
 
+OPTIONAL = """
+import os
+import pandas as pd
+import pyarrow as pa
+from clew import Pipeline, files, generator
+
+with open("loads", "a") as loads:
+    loads.write(f"{os.getpid()}\\n")
+try:
+    import taxes
+    import not_installed_anywhere
+except ImportError:
+    taxes.optional = False
+
+pipeline = Pipeline("optional")
+source = pipeline.source("source", generator(lambda i: pa.table({"n": [i]}), 4))
+
+
+@pipeline.operator(source)
+def same(frame: pd.DataFrame) -> pd.DataFrame:
+    assert not taxes.optional
+    return frame
+
+
+pipeline.sink(same, files("out"))
+"""
+
+
+def test_a_file_that_looks_for_what_is_not_installed_is_loaded_once_per_worker(
+    project: Path, spark: SparkSession
+) -> None:
+    """As pandas does, when it is imported at the top of a file."""
+    (project / "pipeline.py").write_text(OPTIONAL)
+    path = str(project / "pipeline.py")
+    run(load(path), spark=spark, program=program_of(path, None), fresh=True)
+    assert sorted(row["n"] for row in rows(project / "out")) == [0, 1, 2, 3]
+    loads = (project / "loads").read_text().split()
+    assert len(loads) == len(set(loads)) > 1
+
+
 def test_a_file_with_modules_beside_it_and_a_lock_runs_on_executors(project: Path, spark: SparkSession) -> None:
     assert taxed(project, spark) == [200, 202, 204, 206]
 
