@@ -186,6 +186,54 @@ class UserFunctionFailed(ClewError):
 
 
 @dataclass(eq=False)
+class NotPlaced(ClewError):
+    """An operator cannot tell which Input Sets an event belongs to."""
+
+    operator: str
+    event: str
+    reason: str
+    frames: str = ""
+    #: The record to blame, where it is one.
+    record: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.event}, {self.record}" if self.record else self.event
+        frames = f"\n{self.frames}" if self.frames else ""
+        return (
+            f"operator {self.operator} cannot place {where}: {self.reason}{frames}\n"
+            'mend its declaration and run again, or let it set such events aside with on_error="quarantine"'
+        )
+
+
+@dataclass(eq=False)
+class HookFailed(ClewError):
+    """The setup hook of an operator raised: no record is to blame."""
+
+    operator: str
+    kind: str
+    message: str
+    frames: str
+
+    def __str__(self) -> str:
+        return (
+            f"setup of operator {self.operator} failed: {self.kind}: {self.message}\n{self.frames}\n"
+            "mend what it needs, or the hook itself, and run again: the run resumes where it stopped"
+        )
+
+
+@dataclass(eq=False)
+class LookupFailed(ClewError):
+    """A static table cannot be read, or is not as it was declared."""
+
+    operator: str
+    lookup: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"lookup {self.lookup} of operator {self.operator}: {self.what}; mend it, and run again"
+
+
+@dataclass(eq=False)
 class TurnTimedOut(ClewError):
     """A turn lasted longer than its limit and was cut off."""
 

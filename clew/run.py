@@ -23,6 +23,7 @@ from clew.pipeline.graph import Graph
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
 from clew.runtime.engine import Engine, InlineEngine, refuse_frames
+from clew.runtime.lookups import keep_lookups
 from clew.runtime.progress import COMMIT_BOUNDS, CommitTimes, OperatorProgress, Progress
 from clew.runtime.quarantine import Quarantined, quarantined, records_of
 from clew.runtime.runner import Surroundings
@@ -182,6 +183,8 @@ def run(
         _declare(graph, store)
         _refuse_finished(graph, store, place.url)
         _validate(graph)
+        progress = progress or Progress()
+        progress.warnings += keep_lookups(graph, store, place.bodies)
         computes = _engine(graph, engine, spark, options, program, place.bodies, place.beside("workers.log"))
         try:
             with _traced(trace, graph, store):
@@ -234,6 +237,12 @@ def decide_quarantined(
 ) -> int:
     """Say what the next run is to do with what was set aside; returns of how many it could be said."""
     place = Log.at(log, pipeline.name, bodies)
+    lost = [one.id for one in chosen if not one.placed]
+    if what == "retry" and lost:
+        raise ClewError(
+            f"{lost[0]} cannot be tried again: its event had no place in any window, and they have gone on; "
+            "drop it, and send its records once more from a source"
+        )
     by_operator: dict[str, list[int]] = {}
     for one in chosen:
         by_operator.setdefault(one.operator, []).append(one.row.number)
@@ -512,6 +521,7 @@ def _run_without_log(
     with tempfile.TemporaryDirectory(prefix="clew-", dir=memory) as bodies:
         store = EphemeralStore(lambda name: Path(bodies, name).unlink(missing_ok=True))
         store.declare(topology(graph))
+        keep_lookups(graph, store, bodies, durable=False)
         computes = _engine(graph, engine, spark, options, program, bodies)
         try:
             return _supervise(graph, store, computes, bodies, False, policy, progress)

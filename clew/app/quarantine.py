@@ -87,7 +87,9 @@ def _decide(
 ) -> None:
     with explained():
         kept = _read(file, log, bodies, False)
-        chosen = _chosen(kept.found, ids or [], all_)
+        # What cannot be tried again is left where it is, unless it is named.
+        open_ones = [one for one in kept.found if what == "drop" or one.placed]
+        chosen = _chosen(open_ones if all_ and not ids else kept.found, ids or [], all_)
         decide_quarantined(kept.graph, chosen, what, kept.log, kept.bodies)
         for one in chosen:
             typer.echo(f"{one.id} {word} by the next run: {one.events}")

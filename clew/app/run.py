@@ -300,6 +300,8 @@ def _interruptible(display: Display) -> Iterator[None]:
 
 def _tell(graph: Graph, request: Request, report: Report, display: Display) -> None:
     """Say how it ended: figures on stdout, a failure on stderr."""
+    for warning in report.progress.warnings:
+        typer.echo(f"warning: {warning}", err=True)
     if request.as_json:
         print_json(_as_json(graph, request, report))
     else:
@@ -325,6 +327,7 @@ def _as_json(graph: Graph, request: Request, report: Report) -> dict[str, object
         "pipeline": graph.name,
         "outcome": report.outcome,
         "error": report.message or None,
+        "warnings": report.progress.warnings,
         "log": masked(Log.at(request.log, graph.name, request.bodies).url) if logged else None,
         "run": _run_id(graph, request) if logged else None,
         "resumed": report.resumed,

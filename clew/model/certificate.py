@@ -4,7 +4,7 @@ Whatever the checker knows of a run it knows through `Certificate`. Nothing in i
 held against the declared functions, the sources and the sinks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -63,6 +63,8 @@ class SetAside:
     records: tuple[int, ...] | None
     #: Whether it was tried again, or dropped.
     resolved: bool
+    #: Whether its event had a place in the operator's Input Sets.
+    placed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,14 @@ class Answer:
     action: int
     input_set: int
     body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The content of a lookup: its hash, and itself where it is in no file."""
+
+    digest: str
+    data: bytes | None = None
 
 
 class Certificate(Protocol):
@@ -129,6 +139,9 @@ class Certificate(Protocol):
 
     def answers(self, operator: str) -> Iterator[Answer]:
         """Yield the effects of side-effect reads by connection, and in the order in which they were logged."""
+
+    def lookups(self, operator: str) -> Mapping[str, "Kept"]:
+        """Return what the run has kept of the operator's lookups, by name."""
 
     def actions(self, source: str) -> Iterator[tuple[int, bool]]:
         """Yield the numbers of a source's read actions, in order, and whether each is complete."""

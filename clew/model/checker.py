@@ -8,12 +8,12 @@ they can; and that the sinks hold, as multisets, what the certificate says was w
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from clew.ids import Port
-from clew.model.certificate import Certificate, EventWrong, Finding, Mistake, Sent, Verdict, undecided, wrong
+from clew.model.certificate import Certificate, EventWrong, Finding, Kept, Mistake, Sent, Verdict, undecided, wrong
 from clew.model.evidence import Gathering, stretches
 from clew.model.replay import Claim, Replay
 from clew.model.sinks import check_sinks
@@ -150,9 +150,18 @@ class Checker:
         outputs = {port: self._log.schema(Port(spec.name, port)) for port in spec.outputs}
         known = {port: schema for port, schema in inputs.items() if schema is not None}
         sent = {port: schema for port, schema in outputs.items() if schema is not None}
+        lookups = self._kept(spec)
         for chunk in chunks:
-            under_way.append(Recompute(spec.name, chunk, known, sent, self._log.root))
+            under_way.append(Recompute(spec.name, chunk, known, sent, self._log.root, lookups))
             yield under_way[-1]
+
+    def _kept(self, spec: OperatorSpec) -> Mapping[str, Kept]:
+        """Return what the run has kept of the lookups; raises EventWrong where it lacks one."""
+        kept = self._log.lookups(spec.name)
+        for name in spec.lookups:
+            if name not in kept:
+                raise EventWrong("", f"the log has not kept lookup {name}")
+        return {name: kept[name] for name in spec.lookups}
 
 
 def _counted(claims: Iterator[Claim], verdict: Verdict) -> Iterator[Claim]:

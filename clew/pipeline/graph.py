@@ -11,6 +11,7 @@ import pyarrow as pa
 from clew.errors import GraphError, GraphErrors
 from clew.ids import Port
 from clew.pipeline.contracts import Connection, Sink, Source
+from clew.pipeline.lookups import Besides, Content, Lookup
 from clew.pipeline.operators import LateRecords, Operator, OperatorLogic, WindowLogic
 from clew.pipeline.schema import fixed
 from clew.pipeline.windows import Batch, Each, Window
@@ -28,6 +29,12 @@ class Generative:
     window: Window
     outputs: tuple[str, ...]
     row_local: bool = False
+    besides: Besides = field(default_factory=Besides)
+
+    def arguments(self, lookups: Mapping[str, Content], resources: Any) -> dict[str, Any]:
+        """Return what its function takes by name, in the form in which it takes it."""
+        form = getattr(self.run, "lookup_form", "table")
+        return self.besides.arguments({name: getattr(one, form) for name, one in lookups.items()}, resources)
 
 
 def late_function(of: Generative, ports: tuple[str, ...]) -> tuple[Generative, ...]:
@@ -129,6 +136,11 @@ class OperatorSpec:
         if self.is_sink:
             return WindowLogic({"write": Batch()}, tuple(self.inputs))
         return WindowLogic({f.name: f.window for f in self.functions}, tuple(self.inputs))
+
+    @property
+    def lookups(self) -> Mapping[str, Lookup]:
+        """All lookups of its functions; no two of one name."""
+        return {name: one for function in self.functions for name, one in function.besides.lookups.items()}
 
     def function(self, name: str) -> Generative:
         return next(f for f in self.functions if f.name == name)

@@ -254,3 +254,12 @@ class OperatorRow:
     operator: str
     status: Literal["restarted", "running", "dead", "finished"]
     incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookupRow:
+    """The content of a lookup that a run keeps: its hash, and itself where there is no place for files."""
+
+    name: str
+    digest: str
+    data: bytes | None = None

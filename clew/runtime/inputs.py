@@ -5,6 +5,7 @@ from typing import Any
 
 from clew.ids import Port
 from clew.pipeline.graph import OperatorSpec
+from clew.pipeline.unplaced import unplaced
 from clew.protocol.log.context import Arrival, InputSet, Span
 from clew.protocol.rows import Bodies, EventRun, cut_bodies
 from clew.runtime.engine import Job
@@ -54,7 +55,9 @@ class Inputs:
         if logic.needs_facts:
             receiver = str(Port(self._spec.name, port))
             known = [header.facts.get(receiver, ("", None)) for header in run.headers]
-            if all(header.end or made == logic.fingerprint for (made, _), header in zip(known, run.headers)):
+            # What could not be placed is looked at again: the declaration, or the code, may have been mended.
+            good = (made == logic.fingerprint and unplaced(fact) is None for made, fact in known)
+            if all(header.end or known_well for known_well, header in zip(good, run.headers)):
                 facts = [fact for _, fact in known]
             else:
                 facts = self._compute(port, run, clock)

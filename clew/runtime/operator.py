@@ -12,6 +12,8 @@ from clew.errors import (
     ClewError,
     EngineFailed,
     GraphError,
+    HookFailed,
+    NotPlaced,
     SinkFailed,
     SourceFailed,
     StaleWriter,
@@ -21,11 +23,12 @@ from clew.errors import (
 from clew.faultpoint import fault_point
 from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.graph import OperatorSpec
+from clew.pipeline.unplaced import UNPLACED, of_label
 from clew.protocol.log.alg2_update import Update, update
 from clew.protocol.log.alg3_generate import Aside, Productions, generate
 from clew.protocol.log.alg9_processing import recover_processing
 from clew.protocol.log.context import Arrival, InputSet
-from clew.protocol.rows import AsideRow
+from clew.protocol.rows import AsideRow, LookupRow
 from clew.protocol.step import FixSchema, Step
 from clew.runtime.bodies import BodyPlace
 from clew.runtime.engine import Job
@@ -37,7 +40,7 @@ from clew.runtime.watch import Watch
 from clew.runtime.writes import Writes
 
 #: Failures that no other Input Set would escape.
-_NOT_THE_DATA = (BodyDamaged, StoreFailed, SourceFailed, SinkFailed, StaleWriter)
+_NOT_THE_DATA = (BodyDamaged, StoreFailed, SourceFailed, SinkFailed, StaleWriter, HookFailed)
 #: How many bytes of bodies one turn takes at most; what is in files counts too, for the sake of the executors.
 TURN_BYTES = 64 << 20
 #: How many bytes of inline bodies a turn's tasks carry at most; Spark refuses a task over 128 MiB.
@@ -57,10 +60,12 @@ class OperatorRunner(Runner):
         self._aside: dict[InputSetId, Failure] = {}
         self._sifted: set[InputSetId] = set()
         self._watch = Watch(around.now, tuple(spec.inputs))
+        self._lookups: tuple[LookupRow, ...] = ()
 
     def _recover(self) -> None:
         store, name = self.around.store, self.spec.name
         self._writes.recover()
+        self._lookups = tuple(store.lookups(name))
         state = store.state(name)
         fault_point("after-restore", name)
         self.context = recover_processing(
@@ -168,6 +173,9 @@ class OperatorRunner(Runner):
                 made, failed = self._attempt(plan, made, clock)
             if failed is None:
                 return plan, made
+            if isinstance(failed, Failure) and isinstance(failed.error, HookFailed):
+                # No shorter turn would do better.
+                raise failed.error
             arrivals = self._shorter(plan, arrivals, failed)
             before, plan = plan, update(self.context, self.spec.logic, arrivals, *first)
             made = _reusable(before, plan, made)
@@ -199,7 +207,7 @@ class OperatorRunner(Runner):
             SetWork(s.number, s.label[0], s.label[1], parts, deepcopy(s.state), s.only, self._mode(s))
             for s, parts in zip(closed, _within_limits([self._inputs.parts(s) for s in closed], place))
         ]
-        task = GenerateTask(place, inputs, self.output_schemas(), tuple(work))
+        task = GenerateTask(place, inputs, self.output_schemas(), tuple(work), self._lookups)
         results = self._submit(self.job(turn, self._about(closed)), task, clock)
         return self._agreed(results, turn, task, closed, clock)
 
@@ -215,6 +223,9 @@ class OperatorRunner(Runner):
             if style == "aside":
                 results += [Productions((work.number,)) for work in part.sets]
                 continue
+            if style == "unplaced":
+                results += [self._unplaced(work) for work in part.sets]
+                continue
             if style == "dataframe":
                 ran = self.around.engine.frames(job, part)
                 results += ran.results
@@ -224,6 +235,18 @@ class OperatorRunner(Runner):
                 results += [made for result in ran.results for made in result]
             clock.work += ran.seconds
         return results
+
+    def _unplaced(self, work: SetWork) -> Failure:
+        """Say why an event has no place: a failure of this operator, though its sender has seen it first."""
+        port, number, why = of_label(work.key)
+        record = "" if why.record is None else f"record {why.record[0]} {why.record[1]}"
+        error = NotPlaced(self.spec.name, str(EventId(self.spec.inputs[port], number)), why.reason, why.frames, record)
+        message = f"{record}: {why.reason}" if record else why.reason
+        return Failure(work.number, "NotPlaced", message, why.frames, error)
+
+    def style(self, function: str) -> str:
+        """Return how a function is run; what has no place has no function."""
+        return "unplaced" if function == UNPLACED else self.spec.function(function).style
 
     def _agreed(
         self,
@@ -361,7 +384,7 @@ def _by_style(runner: OperatorRunner, task: GenerateTask) -> list[tuple[str, Gen
     """Cut the Input Sets into stretches of one style, keeping their order."""
     parts: list[tuple[str, list[SetWork]]] = []
     for work in task.sets:
-        style = "aside" if work.mode == "aside" else runner.spec.function(work.function).style
+        style = "aside" if work.mode == "aside" else runner.style(work.function)
         if parts and parts[-1][0] == style:
             parts[-1][1].append(work)
         else:

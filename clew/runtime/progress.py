@@ -82,6 +82,8 @@ class Progress:
     engine_seconds: float = 0.0
     #: How many Input Sets and records are set aside when the run ends, and nobody has decided on them.
     quarantined: int = 0
+    #: What a person should know though the run goes on.
+    warnings: list[str] = field(default_factory=list)
 
     def add(self, operator: str, group: str) -> None:
         with self._lock:

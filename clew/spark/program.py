@@ -22,7 +22,7 @@ import cloudpickle
 
 from clew.errors import SetupFailed
 from clew.pipeline.contracts import Framed, FrameSink, Source, Streamed
-from clew.pipeline.graph import Graph, OperatorSpec
+from clew.pipeline.graph import Generative, Graph, OperatorSpec
 
 _SKIPPED = {"__pycache__", "node_modules", "build", "dist"}
 #: A bundle is code; a folder with more than this beside the pipeline file is not a project of its own.
@@ -143,11 +143,17 @@ def _travelling(graph: Graph) -> Graph:
 
 
 def _without_frames(spec: OperatorSpec) -> OperatorSpec:
-    functions = (replace(f, run=_at_home) if f.style == "dataframe" else f for f in spec.functions)
+    functions = (_without_content(replace(f, run=_at_home) if f.style == "dataframe" else f) for f in spec.functions)
     at_home = isinstance(spec.source, Framed | Streamed)
     sinks = {name: _SinkAtHome() if isinstance(sink, FrameSink) else sink for name, sink in spec.sinks.items()}
     source = _SourceAtHome() if at_home else spec.source
     return replace(spec, functions=tuple(functions), source=source, sinks=sinks)
+
+
+def _without_content(function: Generative) -> Generative:
+    """Leave lookups at home: executors get what the run has kept of them."""
+    lookups = {name: replace(one, read=_at_home) for name, one in function.besides.lookups.items()}
+    return replace(function, besides=replace(function.besides, lookups=lookups))
 
 
 class _SourceAtHome(Source):
@@ -175,7 +181,7 @@ def _own_modules(graph: Graph) -> Iterator[ModuleType]:
     """Yield the user's own modules that the graph's objects come from: executors cannot import those."""
     seen: set[str] = set()
     for spec in graph.operators.values():
-        objects: list[Any] = [function.run for function in spec.functions]
+        objects: list[Any] = [part for function in spec.functions for part in (function.run, function.besides.setup)]
         objects += [spec.general, spec.source, *spec.sinks.values(), *spec.reads.values()]
         for thing in objects:
             for part in (thing, *getattr(thing, "__dict__", {}).values()):

@@ -24,6 +24,7 @@ from clew.protocol.rows import (
     Bodies,
     EventRun,
     Label,
+    LookupRow,
     Member,
     OperatorRow,
     ReadActionRow,
@@ -132,6 +133,12 @@ class Store(Protocol):
 
         This is a person's word and not the operator's, so it needs no incarnation. Durable when it returns.
         """
+
+    def lookups(self, operator: str) -> list[LookupRow]:
+        """Return the lookups whose content the run keeps for the operator, by name."""
+
+    def keep_lookup(self, operator: str, row: LookupRow) -> None:
+        """Say which content a lookup has in this run; the first word holds. Durable when it returns."""
 
     def schema(self, port: Port) -> bytes | None:
         """Return the schema that a port is fixed to."""

@@ -1,9 +1,12 @@
 """Whose log it is and who runs its operators: the same for every SQL backend."""
 
+import base64
+import json
 import uuid
 from collections.abc import Sequence
 
 from clew.errors import StaleWriter, WrongLog
+from clew.protocol.rows import LookupRow
 from clew.store.base import Topology
 from clew.store.statements import Transaction
 
@@ -66,3 +69,29 @@ def decide_asides(log: Transaction, operator: str, numbers: Sequence[int], statu
     for number in asked:
         log.run("UPDATE aside SET status = ? WHERE operator = ? AND number = ?", status, operator, number)
     return len(asked)
+
+
+#: Lookups are settings of a run that are fixed when it begins, so they are kept with its identity.
+_LOOKUP = "lookup:"
+
+
+def keep_lookup(log: Transaction, operator: str, row: LookupRow) -> None:
+    """Say which content a lookup has in this run, unless that was said before."""
+    data = None if row.data is None else base64.b64encode(row.data).decode()
+    log.run(
+        "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO NOTHING",
+        f"{_LOOKUP}{operator}.{row.name}",
+        json.dumps({"sha256": row.digest, "data": data}),
+    )
+
+
+def kept_lookups(log: Transaction, operator: str) -> list[LookupRow]:
+    """Return the lookups that the run keeps for an operator, by name."""
+    own = f"{_LOOKUP}{operator}."
+    rows = sorted(row for row in log.fetch("SELECT key, value FROM meta") if row[0].startswith(own))
+    return [_lookup(key.removeprefix(own), json.loads(value)) for key, value in rows]
+
+
+def _lookup(name: str, kept: dict[str, str | None]) -> LookupRow:
+    data = kept["data"]
+    return LookupRow(name, str(kept["sha256"]), None if data is None else base64.b64decode(data))

@@ -21,6 +21,7 @@ from clew.protocol.rows import (
     EventRun,
     Header,
     Label,
+    LookupRow,
     Member,
     OperatorRow,
     ReadActionRow,
@@ -114,6 +115,7 @@ class MemoryStore:
         self._senders: dict[Port, Port] = {}
         self._receivers: dict[Port, list[Port]] = {}
         self._closed = False
+        self._lookups: dict[tuple[str, str], LookupRow] = {}
 
     @property
     def run_id(self) -> str:
@@ -189,6 +191,14 @@ class MemoryStore:
         with self._lock:
             rows = self._rows.keyed.get(operator, {})
             return sorted((function, key, json.loads(text)) for (function, key), text in rows.items())
+
+    def lookups(self, operator: str) -> list[LookupRow]:
+        with self._lock:
+            return [row for (owner, _), row in sorted(self._lookups.items()) if owner == operator]
+
+    def keep_lookup(self, operator: str, row: LookupRow) -> None:
+        with self._lock:
+            self._lookups.setdefault((operator, row.name), row)
 
     def schema(self, port: Port) -> bytes | None:
         with self._lock:

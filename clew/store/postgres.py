@@ -17,11 +17,11 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from clew.errors import StaleWriter, StoreFailed, UnexpectedRow
 from clew.faultpoint import fault_point
 from clew.ids import Port
-from clew.protocol.rows import EventRun
+from clew.protocol.rows import EventRun, LookupRow
 from clew.protocol.step import Acknowledge, Write
 from clew.store.base import Collected, Topology
 from clew.store.collecting import collect
-from clew.store.identity import claim, decide_asides, declare, take_over
+from clew.store.identity import claim, decide_asides, declare, keep_lookup, take_over
 from clew.store.ledger import Ledger, read_ledger
 from clew.store.postgres_open import current_claim, drop_log, prepare
 from clew.store.postgres_session import Connection, PostgresLog, as_psycopg, explain, masked, set_up
@@ -92,6 +92,10 @@ class PostgresStore(SqlReads):
     def decide_asides(self, operator: str, numbers: Sequence[int], status: Literal["retry", "drop"]) -> int:
         with self._transaction() as log:
             return decide_asides(log, operator, numbers, status)
+
+    def keep_lookup(self, operator: str, row: LookupRow) -> None:
+        with self._transaction() as log:
+            keep_lookup(log, operator, row)
 
     def claim(self) -> None:
         with self._transaction() as log:

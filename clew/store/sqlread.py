@@ -12,6 +12,7 @@ from clew.protocol.rows import (
     Bodies,
     EventRun,
     Label,
+    LookupRow,
     Member,
     OperatorRow,
     ReadActionRow,
@@ -21,6 +22,7 @@ from clew.protocol.rows import (
     label_of,
 )
 from clew.store.base import Backlog, Table
+from clew.store.identity import kept_lookups
 from clew.store.intervals import Intervals
 from clew.store.ledger import read_done
 from clew.store.paper_tables import paper_table
@@ -110,6 +112,10 @@ class SqlReads(ABC):
         with self._reading() as log:
             rows = log.fetch("SELECT function, key, state FROM keyed_state WHERE operator = ?", operator)
         return sorted((function, key, json.loads(state)) for function, key, state in rows)
+
+    def lookups(self, operator: str) -> list[LookupRow]:
+        with self._reading() as log:
+            return kept_lookups(log, operator)
 
     def schema(self, port: Port) -> bytes | None:
         with self._reading() as log:

@@ -9,7 +9,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from clew import Batch, Count, Operator, Pipeline, Sink, Tumbling, cached, files, generator, http, postgres, sqlite
+from clew import (
+    Batch,
+    Count,
+    Operator,
+    Pipeline,
+    Sink,
+    Tumbling,
+    cached,
+    files,
+    generator,
+    http,
+    lookup,
+    postgres,
+    sqlite,
+)
 from clew.app.explain import Explained, explain
 from clew.pipeline.contracts import Observed
 from clew.pipeline.windows import Window
@@ -152,6 +166,27 @@ def test_general_operators_and_sinks() -> None:
     assert found["exact"].crash.startswith(
         "the writes in flight are looked for, and written again where they are missing"
     )
+
+
+def test_lookups_setup_hooks_and_errors() -> None:
+    def connect() -> None:
+        pass
+
+    p = Pipeline("p")
+    rates = {"rates": lookup("rates.csv", key="currency")}
+    source(p).map(
+        lambda record, rates: record, name="looked", lookups=rates, setup=connect, on_error="quarantine", attempts=1
+    )
+    p.general("mine", Mine(), "looked.out", lookups=rates, setup=connect)
+    found = told(p)
+    given = (
+        "lookup rates, by currency: files rates.csv, read once when a run begins and kept with it",
+        "what connect makes, once in each process before the first record",
+    )
+    assert (found["looked"].besides, found["mine"].besides, found["source"].besides) == (given, given, ())
+    assert found["looked"].error == "quarantine: after one attempt what it fails on is set aside, and the rest goes on"
+    assert found["mine"].error == "stop: after 3 attempts the run stops, and resumes there"
+    assert ("given", given[0]) in list(found["looked"].lines())
 
 
 def test_a_fingerprint_is_of_the_declaration_and_shows_no_secret() -> None:

@@ -147,7 +147,7 @@ def test_parameters_and_inputs_must_match() -> None:
     pipeline, orders = _pipeline()
     line = here() + 1
     pipeline.operator(orders, orders)(same)
-    assert "operator same takes 1 inputs, but 2 are given" in _only(pipeline, line)
+    assert "operator same takes 1 input, but 2 are given" in _only(pipeline, line)
 
 
 def test_a_further_function_must_take_the_same_inputs() -> None:
@@ -159,7 +159,7 @@ def test_a_further_function_must_take_the_same_inputs() -> None:
     def more(left: pa.Table, right: pa.Table) -> pa.Table:
         return left
 
-    assert "more takes 2 inputs, but 1 are given" in _only(pipeline, line)
+    assert "more takes 2 inputs, but 1 is given" in _only(pipeline, line)
 
 
 def test_a_further_function_of_an_unknown_operator_is_named() -> None:

@@ -305,7 +305,7 @@ def takes_two(record: Any, other: Any) -> Any:
     [
         ("map", returns_text, "str is no record; annotate it as dict"),
         ("map", takes_number, "int is no record"),
-        ("map", takes_two, "takes 2 inputs, but 1 are given"),
+        ("map", takes_two, "takes 2 inputs, but 1 is given"),
         ("filter", returns_text, "returns str; what filters returns bool"),
         ("flat_map", takes_number, None),
     ],

@@ -26,6 +26,7 @@ from clew.runtime import bodies, writes
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
 from clew.runtime.engine import InlineEngine
+from clew.runtime.lookups import keep_lookups
 from clew.runtime.progress import Progress
 from clew.runtime.runner import Outcome, Runner, Surroundings
 from clew.supervisor.threads import Policy, Supervisor, make_runner
@@ -228,6 +229,7 @@ class Machine:
             self.graph, self.journal, engine, channels, Progress(), self._directory, False, lambda: self._now
         )
         self._around = around
+        keep_lookups(self.graph, self.journal, self._directory, durable=False)
         self._supervisor = Supervisor(around, Policy())
         self._is_final = wiring.is_finished(self.graph, self.journal)
 
