@@ -13,6 +13,7 @@ from clew.ids import Port
 from clew.pipeline.contracts import Connection, Sink, Source
 from clew.pipeline.operators import LateRecords, Operator, OperatorLogic, WindowLogic
 from clew.pipeline.schema import fixed
+from clew.pipeline.versions import Version, version_of
 from clew.pipeline.windows import Batch, Each, Window
 
 Style = Literal["arrow", "dataframe", "general"]
@@ -120,6 +121,11 @@ class OperatorSpec:
         if self.is_sink:
             return WindowLogic({"write": Batch()}, tuple(self.inputs))
         return WindowLogic({f.name: f.window for f in self.functions}, tuple(self.inputs))
+
+    @cached_property
+    def version(self) -> Version:
+        """What it is, part by part, so that a change can be told."""
+        return version_of(self)
 
     def function(self, name: str) -> Generative:
         return next(f for f in self.functions if f.name == name)

@@ -20,6 +20,7 @@ from clew.protocol.rows import (
     WriteRow,
 )
 from clew.store.base import Backlog, Table
+from clew.store.identity import versions
 from clew.store.intervals import Intervals
 from clew.store.ledger import read_done
 from clew.store.paper_tables import paper_table
@@ -85,6 +86,10 @@ class SqlReads(ABC):
     def owner(self) -> str | None:
         with self._reading() as log:
             return next((name for (name,) in log.fetch("SELECT value FROM meta WHERE key = 'pipeline'")), None)
+
+    def versions(self) -> dict[str, Any]:
+        with self._reading() as log:
+            return versions(log)
 
     def links(self) -> list[tuple[Port, Port]]:
         with self._reading() as log:
