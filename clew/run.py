@@ -183,7 +183,8 @@ def run(
         _clear(graph, place)
     store = place.open(graph.name)
     try:
-        logged = _own_log(graph, store)
+        _refuse_foreign(graph, store)
+        logged = read_logged(store)
         _refuse_finished(graph, store, logged, place.url)
         change = _accepted_change(graph, store, logged, accept)
         _validate(graph)
@@ -209,8 +210,8 @@ def gc(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> Co
     place = Log.at(log, pipeline.name, bodies)
     store = place.open(pipeline.name)
     try:
-        logged = _own_log(pipeline, store)
-        refuse(pipeline.name, _findings(pipeline, store, logged), ())
+        # What can go is told by the log's own connections, whatever the pipeline is now.
+        _refuse_foreign(pipeline, store)
         return collect(store, place.bodies)
     finally:
         store.close()
@@ -442,11 +443,10 @@ def _clear(graph: Graph, place: Log) -> None:
     place.remove(graph.name)
 
 
-def _own_log(graph: Graph, store: Store) -> Logged:
-    """Read what the log holds; one that is another pipeline's, or that does not say whose it is, is refused."""
+def _refuse_foreign(graph: Graph, store: Store) -> None:
+    """Refuse a log of another pipeline, or one that does not say whose it is; a new one becomes this pipeline's."""
     if store.owner() != graph.name:
         store.declare(topology(graph))
-    return read_logged(store)
 
 
 def _findings(graph: Graph, store: Store, logged: Logged) -> tuple[Finding, ...]:
@@ -475,8 +475,7 @@ def changes(pipeline: Graph, log: str | None = None, bodies: str | None = None) 
     if not place.exists(pipeline.name):
         return None
     with closing(place.open(pipeline.name)) as store:
-        if store.owner() not in (None, pipeline.name):
-            store.declare(topology(pipeline))
+        _refuse_foreign(pipeline, store)
         return _findings(pipeline, store, read_logged(store))
 
 
