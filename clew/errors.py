@@ -137,15 +137,17 @@ class WrongLog(ClewError):
 
 @dataclass(eq=False)
 class GraphChanged(ClewError):
-    """The pipeline's operators or connections are not those that its run began with."""
+    """The pipeline is not what its run began with, in a way that concerns what waits in the log."""
 
     pipeline: str
+    #: One fact each, with what can be done about it.
     changes: tuple[str, ...]
 
     def __str__(self) -> str:
+        told = "".join(f"\n  {change}" for change in self.changes)
         return (
-            f"pipeline {self.pipeline} is not as it was when its run began: {', '.join(self.changes)}; put it back as "
-            "it was to go on, or start from the beginning with --fresh"
+            f"pipeline {self.pipeline} is not as it was when its run began:{told}\n"
+            "put it back as it was to go on, accept what can be accepted, or start from the beginning with --fresh"
         )
 
 

@@ -1,6 +1,5 @@
 """Says in words what a pipeline's operators do, what is promised, and what a crash costs; starts nothing."""
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import Any
@@ -9,6 +8,7 @@ from clew.pipeline.contracts import Observed, Replayable, Sink
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
 from clew.pipeline.operators import LateRecords
 from clew.pipeline.timewindows import EventTime
+from clew.pipeline.versions import fingerprint_of
 from clew.pipeline.windows import Window
 
 #: When Input Sets are complete, by the name of their window; at the end of all inputs, what is open fires too.
@@ -54,7 +54,7 @@ def explain(graph: Graph) -> list[Explained]:
     return [
         Explained(
             name, _reads(spec), tuple(_windows(spec)), tuple(_runs(spec)), tuple(_besides(spec)), _on_error(spec),
-            tuple(_promises(spec)), _crash(graph, spec), fingerprint(spec),
+            tuple(_promises(spec)), _crash(graph, spec), fingerprint_of(spec.version),
         )
         for name, spec in graph.operators.items()
     ]  # fmt: skip
@@ -205,12 +205,3 @@ def _cost(spec: OperatorSpec) -> str:
     if spec.is_sink:
         return "the writes in flight are looked for, and written again where they are missing"
     return f"{turn} and at most {spec.settings.max_turn_events} events, is computed again"
-
-
-def fingerprint(spec: OperatorSpec) -> str:
-    """Name an operator's declaration: its ports, windows and outside systems, not the code of its functions."""
-    parts = [*(f"{port}<{sender}" for port, sender in spec.inputs.items()), *spec.outputs]
-    parts += [f"{f.name} {f.style} {f.row_local} {f.window.fingerprint()} {f.outputs}" for f in spec.functions]
-    parts += [f"{name}>{sink.describe()}" for name, sink in spec.sinks.items()]
-    parts += [spec.source.describe()] if spec.source is not None else []
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

@@ -42,7 +42,7 @@ from clew.app.terminal import (
 from clew.app.watch import Display, display_for, watching
 from clew.errors import ClewError, NewerLog, RunFinished
 from clew.pipeline.graph import Graph
-from clew.run import Log, Progress, Recovery, RunStatus, SparkOptions, masked, program_of
+from clew.run import Log, Progress, Recovery, RunStatus, SparkOptions, changes, masked, program_of
 from clew.run import run as run_pipeline
 from clew.run import status as read_status
 
@@ -69,6 +69,7 @@ class Request:
     #: The log as it was named on the command line.
     named: str | None = None
     options: SparkOptions = field(default_factory=SparkOptions)
+    accept: tuple[str, ...] = ()
 
     @property
     def log(self) -> str | None:
@@ -101,6 +102,14 @@ def run(
     bodies: Bodies = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove the log and start from the beginning.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --fresh removes a log.")] = False,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept",
+            metavar="OPERATOR",
+            help="Go on though this operator was changed, at the cost that `clew check --log` tells; `all` for all.",
+        ),
+    ] = None,
     recovery: Annotated[
         Recovery, typer.Option(help="none runs without any log: faster, and nothing survives a failure.")
     ] = "log",
@@ -144,6 +153,7 @@ def run(
             trace,
             flags["log"],
             spark_options(settings.engine, settings, flags),
+            tuple(accept or ()),
         )
         make_importable(settings.py_files)
         target = Target.parse(file)
@@ -178,7 +188,15 @@ def _announce(graph: Graph, request: Request, display: Display, may_ask: bool) -
         return False
     if not before.finished:
         display.say(f"resuming run {before.run_id} of pipeline {graph.name}: {before.events} events logged")
+        _tell_changes(graph, request, display)
     return not before.finished
+
+
+def _tell_changes(graph: Graph, request: Request, display: Display) -> None:
+    """Say what is not as it was; what must be accepted first is the run's own to say."""
+    for found in changes(graph, request.log, request.bodies) or ():
+        if found.compatible or (found.accept and {found.operator, "all"} & set(request.accept)):
+            display.say(f"changed: {found.told}")
 
 
 def _status_before(graph: Graph, request: Request) -> RunStatus | NewerLog | None:
@@ -255,6 +273,7 @@ def _perform(graph: Graph, target: Target, request: Request, progress: Progress)
         log=request.log,
         bodies=request.bodies,
         fresh=request.fresh,
+        accept=request.accept,
         recovery=request.recovery,
         engine=request.settings.engine,
         options=request.options,

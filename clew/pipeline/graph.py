@@ -14,6 +14,7 @@ from clew.pipeline.contracts import Connection, Sink, Source
 from clew.pipeline.lookups import Besides, Content, Lookup
 from clew.pipeline.operators import LateRecords, Operator, OperatorLogic, WindowLogic
 from clew.pipeline.schema import fixed
+from clew.pipeline.versions import Version, version_of
 from clew.pipeline.windows import Batch, Each, Window
 
 Style = Literal["arrow", "dataframe", "general"]
@@ -141,6 +142,11 @@ class OperatorSpec:
     def lookups(self) -> Mapping[str, Lookup]:
         """All lookups of its functions; no two of one name."""
         return {name: one for function in self.functions for name, one in function.besides.lookups.items()}
+
+    @cached_property
+    def version(self) -> Version:
+        """What it is, part by part, so that a change can be told."""
+        return version_of(self)
 
     def function(self, name: str) -> Generative:
         return next(f for f in self.functions if f.name == name)

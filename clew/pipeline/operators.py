@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from clew.ids import EventId
+from clew.pipeline.code import digest_of, parts_used
 from clew.pipeline.times import Duration, microseconds
 from clew.pipeline.unplaced import UNPLACED, unplaced
 from clew.pipeline.windows import Clock, Header, Key, Opened, State, Window
@@ -252,7 +253,7 @@ class OperatorLogic:
         self._every = microseconds(operator.tick_every)
         self._ticks = type(operator).tick is not Operator.tick
         self.needs_facts = type(operator).facts is not Operator.facts
-        self.fingerprint = type(operator).__qualname__ if self.needs_facts else ""
+        self.fingerprint = f"facts {digest_of(parts_used(operator, ['facts']))}" if self.needs_facts else ""
 
     def initial(self) -> State:
         return self._operator.initial()

@@ -1,6 +1,6 @@
 """An operator's input side: what it takes in a turn, and the bodies of the events it holds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clew.ids import Port
@@ -48,6 +48,15 @@ class Inputs:
         return [
             event for port, found in self._runs.items() for run in found for event in self._of_run(port, run, clock)
         ]
+
+    def taken_again(self, spans: Iterable[Span], clock: Clock) -> list[tuple[Arrival, int]]:
+        """Return events that were taken before, in that order, with the facts that the declaration needs now."""
+        seqs = {(span.port, span.first + i): span.seq + i for span in spans for i in range(span.count)}
+        found = []
+        for port, number in sorted(seqs):
+            for run in self._around.store.events(self._spec.inputs[port], number, 1):
+                found += [(event, seqs[port, event.number]) for event in self._of_run(port, run, clock)]
+        return sorted(found, key=lambda pair: pair[1])
 
     def _of_run(self, port: str, run: EventRun, clock: Clock) -> list[Arrival]:
         logic = self._spec.logic

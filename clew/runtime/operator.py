@@ -24,13 +24,14 @@ from clew.faultpoint import fault_point
 from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.graph import OperatorSpec
 from clew.pipeline.unplaced import UNPLACED, of_label
-from clew.protocol.log.alg2_update import Update, update
+from clew.protocol.log.alg2_update import Retaken, Update, update
 from clew.protocol.log.alg3_generate import Aside, Productions, generate
 from clew.protocol.log.alg9_processing import recover_processing
-from clew.protocol.log.context import Arrival, InputSet
+from clew.protocol.log.context import Arrival, Context, InputSet
 from clew.protocol.rows import AsideRow, LookupRow
-from clew.protocol.step import FixSchema, Step
+from clew.protocol.step import FixSchema, Step, StoreVersion
 from clew.runtime.bodies import BodyPlace
+from clew.runtime.changes import begun_anew
 from clew.runtime.engine import Job
 from clew.runtime.inputs import Inputs
 from clew.runtime.progress import Clock
@@ -39,6 +40,8 @@ from clew.runtime.task import Failure, GenerateTask, Part, SetWork
 from clew.runtime.watch import Watch
 from clew.runtime.writes import Writes
 
+#: What comes before the events of a turn: what the clock decided, what a person did, and what is assigned anew.
+First = tuple[Any, tuple[AsideRow, ...], Retaken | None]
 #: Failures that no other Input Set would escape.
 _NOT_THE_DATA = (BodyDamaged, StoreFailed, SourceFailed, SinkFailed, StaleWriter, HookFailed)
 #: How many bytes of bodies one turn takes at most; what is in files counts too, for the sake of the executors.
@@ -61,6 +64,8 @@ class OperatorRunner(Runner):
         self._sifted: set[InputSetId] = set()
         self._watch = Watch(around.now, tuple(spec.inputs))
         self._lookups: tuple[LookupRow, ...] = ()
+        #: The version that is logged when the pending events are assigned anew, where they are to be.
+        self._retakes: StoreVersion | None = None
 
     def _recover(self) -> None:
         store, name = self.around.store, self.spec.name
@@ -72,6 +77,9 @@ class OperatorRunner(Runner):
             self.context, self.spec.logic, state, store.members(name), store.open_sets(name), store.keyed(name)
         )
         self._inputs.reset(self.context.latest)
+        # Asked of the log: a group may be restarted after its events were assigned anew.
+        again = self.around.retaken.get(name)
+        self._retakes = None if again is None or store.versions().get(name) == again else StoreVersion(name, again)
         fault_point("after-recovered-input", name)
 
     def step(self) -> Outcome:
@@ -79,6 +87,9 @@ class OperatorRunner(Runner):
             return "finished"
         if not self.around.channels.room(self.spec.name):
             return "blocked"
+        if self._retakes is not None:
+            self._retake(self._retakes)
+            return "worked"
         clock = Clock()
         self._inputs.gather(self.pace.limit, TURN_BYTES)
         arrivals = self._inputs.arrivals(clock)
@@ -89,7 +100,7 @@ class OperatorRunner(Runner):
             return "held" if self.context.flushed else "idle"
         trace.record("assigned", self.spec.name, turn=plan.context.turn, events=len(plan.taken), sets=len(plan.closed))
         fault_point("before-flush" if plan.ends else "after-assign", self.spec.name)
-        plan, made = self._generate(plan, arrivals, (decision, asked), clock)
+        plan, made = self._generate(plan, arrivals, (decision, asked, None), clock)
         trace.record("generated", self.spec.name, turn=plan.context.turn, sets=len(plan.closed))
         fault_point("after-generate", self.spec.name)
         self._commit(plan, made)
@@ -101,10 +112,24 @@ class OperatorRunner(Runner):
         self.around.progress.set(self.spec.name, late=self.late)
         return "worked"
 
-    def _decide(self, arrivals: Sequence[Arrival]) -> Any:
+    def _retake(self, version: StoreVersion) -> None:
+        """Assign all pending events anew: a turn that takes no others, committed with the version it is for."""
+        clock = Clock()
+        spans = [span for opened in self.context.opened.values() for span in opened.spans]
+        events = self._inputs.taken_again(spans, clock)
+        retaken = Retaken(begun_anew(self.spec, self.context.state), tuple(events))
+        before = replace(self.context.draft(), state=deepcopy(retaken.state))
+        first = (self._decide([event for event, _ in events], before), (), retaken)
+        plan = update(self.context, self.spec.logic, (), *first)
+        plan, made = self._generate(plan, (), first, clock)
+        self._commit(plan, made, version)
+        self._retakes = None
+
+    def _decide(self, arrivals: Sequence[Arrival], context: Context | None = None) -> Any:
         """Ask the clock, before any event is taken; a port on which something waits is not quiet."""
+        context = context or self.context
         self._watch.tick(event.port for event in arrivals)
-        decision = None if self.context.flushed else self.spec.logic.decide(self.context.memory([]), self._watch)
+        decision = None if context.flushed else self.spec.logic.decide(context.memory([]), self._watch)
         if decision is not None:
             self._watch.decided = self._watch.now
         return decision
@@ -123,10 +148,12 @@ class OperatorRunner(Runner):
         waits = self.spec.logic.patience(self.context.memory([]), self._watch)
         return None if waits is None else waits / 1e6
 
-    def _commit(self, plan: Update, made: Sequence[Productions]) -> None:
+    def _commit(self, plan: Update, made: Sequence[Productions], version: StoreVersion | None = None) -> None:
         """Algorithm 3, Steps 4 to 6; events that must not be seen before the writes are held back until then."""
         sink = next(iter(self.spec.sinks)) if self.spec.is_sink else None
         context, step = generate(plan, made, sink, self._set_aside(plan, made))
+        if version is not None:
+            step = replace(step, writes=(*step.writes, version), durable=True)
         if self.spec.general is not None:
             _check_state(self.spec, context.state)
         self.context = context
@@ -161,11 +188,11 @@ class OperatorRunner(Runner):
         return [one for closed in plan.closed for one in failed.get(closed.number, ())]
 
     def _generate(
-        self, plan: Update, arrivals: Sequence[Arrival], first: tuple[Any, tuple[AsideRow, ...]], clock: Clock
+        self, plan: Update, arrivals: Sequence[Arrival], first: First, clock: Clock
     ) -> tuple[Update, list[Productions]]:
         """Algorithm 3, Step 3, for all Input Sets that closed; a turn that fails is cut down to what succeeds.
 
-        `first` is what comes before the events: what the clock decided, and what a person did.
+        `first` is what comes before the events.
         """
         made: list[Productions] = []
         while True:

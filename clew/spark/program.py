@@ -21,6 +21,7 @@ from typing import Any
 import cloudpickle
 
 from clew.errors import SetupFailed
+from clew.pipeline.code import is_own
 from clew.pipeline.contracts import Framed, FrameSink, Source, Streamed
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
 
@@ -186,14 +187,6 @@ def _own_modules(graph: Graph) -> Iterator[ModuleType]:
         for thing in objects:
             for part in (thing, *getattr(thing, "__dict__", {}).values()):
                 name = getattr(part, "__module__", None) or type(part).__module__
-                if name not in seen and _is_own(name):
+                if name not in seen and name != "__main__" and is_own(name):
                     seen.add(name)
                     yield sys.modules[name]
-
-
-def _is_own(name: str) -> bool:
-    module = sys.modules.get(name)
-    path = getattr(module, "__file__", None)
-    if module is None or path is None or name == "__main__" or name.split(".")[0] == "clew":
-        return False
-    return "site-packages" not in path and not path.startswith(sys.base_prefix + os.sep)

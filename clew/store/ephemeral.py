@@ -69,6 +69,12 @@ class EphemeralStore:
             self._senders[receiver] = sender
         self._operators = {name: OperatorRow(name, "dead", 0) for name in topology.operators}
 
+    def change(self, topology: Topology, writes: Sequence[Write]) -> None:
+        self.declare(topology)
+
+    def versions(self) -> dict[str, Any]:
+        return {}
+
     def owner(self) -> str | None:
         return None
 

@@ -4,11 +4,12 @@ import base64
 import json
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 from clew.errors import StaleWriter, WrongLog
 from clew.protocol.rows import LookupRow
 from clew.store.base import Topology
-from clew.store.statements import Transaction
+from clew.store.statements import VERSION_KEY, Transaction
 
 #: Tables of which any row shows that a run has left something behind.
 _TRACES = ("sent", "collected", "ack", "done", "latest_state", "action", "write_action", "done_write")
@@ -39,6 +40,12 @@ def declare(log: Transaction, topology: Topology) -> None:
         log.run("DELETE FROM link")
         for link in sorted(links):
             log.run("INSERT INTO link (operator, port, rec_operator, rec_port) VALUES (?, ?, ?, ?)", *link)
+
+
+def versions(log: Transaction) -> dict[str, Any]:
+    """Return what operators were declared to be, by operator."""
+    rows = log.fetch("SELECT key, value FROM meta")
+    return {key.removeprefix(VERSION_KEY): json.loads(text) for key, text in rows if key.startswith(VERSION_KEY)}
 
 
 def claim(log: Transaction) -> str:

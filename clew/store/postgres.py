@@ -20,6 +20,7 @@ from clew.ids import Port
 from clew.protocol.rows import EventRun, LookupRow
 from clew.protocol.step import Acknowledge, Write
 from clew.store.base import Collected, Topology
+from clew.store.changes import change
 from clew.store.collecting import collect
 from clew.store.identity import claim, decide_asides, declare, keep_lookup, take_over
 from clew.store.ledger import Ledger, read_ledger
@@ -86,6 +87,15 @@ class PostgresStore(SqlReads):
             log.run("LOCK TABLE link IN EXCLUSIVE MODE")
             declare(log, topology)
         with self._lock:
+            self._senders.clear()
+            self._last_sent.clear()
+
+    def change(self, topology: Topology, writes: Sequence[Write]) -> None:
+        with self._transaction() as log:
+            log.run("LOCK TABLE link IN EXCLUSIVE MODE")
+            change(log, topology, writes)
+        with self._lock:
+            self._seen.clear()
             self._senders.clear()
             self._last_sent.clear()
 

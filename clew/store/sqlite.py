@@ -19,6 +19,7 @@ from clew.ids import Port
 from clew.protocol.rows import LookupRow
 from clew.protocol.step import Write
 from clew.store.base import SCHEMA_VERSION, Collected, Topology
+from clew.store.changes import change
 from clew.store.collecting import collect
 from clew.store.identity import claim, decide_asides, declare, has_events, keep_lookup, take_over
 from clew.store.ledger import Ledger, read_ledger
@@ -52,6 +53,13 @@ class SqliteStore(SqlReads):
     def declare(self, topology: Topology) -> None:
         def work(log: SqliteLog) -> None:
             declare(log, topology)
+            self._forget()
+
+        self._writer.run(work)
+
+    def change(self, topology: Topology, writes: Sequence[Write]) -> None:
+        def work(log: SqliteLog) -> None:
+            change(log, topology, writes)
             self._forget()
 
         self._writer.run(work)

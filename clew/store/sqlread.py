@@ -22,7 +22,7 @@ from clew.protocol.rows import (
     label_of,
 )
 from clew.store.base import Backlog, Table
-from clew.store.identity import kept_lookups
+from clew.store.identity import kept_lookups, versions
 from clew.store.intervals import Intervals
 from clew.store.ledger import read_done
 from clew.store.paper_tables import paper_table
@@ -88,6 +88,10 @@ class SqlReads(ABC):
     def owner(self) -> str | None:
         with self._reading() as log:
             return next((name for (name,) in log.fetch("SELECT value FROM meta WHERE key = 'pipeline'")), None)
+
+    def versions(self) -> dict[str, Any]:
+        with self._reading() as log:
+            return versions(log)
 
     def links(self) -> list[tuple[Port, Port]]:
         with self._reading() as log:

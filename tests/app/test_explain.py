@@ -189,7 +189,7 @@ def test_lookups_setup_hooks_and_errors() -> None:
     assert ("given", given[0]) in list(found["looked"].lines())
 
 
-def test_a_fingerprint_is_of_the_declaration_and_shows_no_secret() -> None:
+def test_a_fingerprint_is_of_declaration_and_code_and_shows_no_secret() -> None:
     def declared(size: int, more: int) -> dict[str, Explained]:
         p = Pipeline("p")
 
@@ -201,7 +201,8 @@ def test_a_fingerprint_is_of_the_declaration_and_shows_no_secret() -> None:
         return told(p)
 
     first = declared(5, 1)
-    assert first["counted"].fingerprint == declared(5, 2)["counted"].fingerprint
+    assert first["counted"].fingerprint == declared(5, 1)["counted"].fingerprint
+    assert first["counted"].fingerprint != declared(5, 2)["counted"].fingerprint
     assert first["counted"].fingerprint != declared(6, 1)["counted"].fingerprint
     assert first["source"].fingerprint == declared(6, 1)["source"].fingerprint
     assert "secret" not in str(first)
