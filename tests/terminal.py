@@ -1,17 +1,24 @@
 """A terminal that runs the commands of a page as a reader does: by a shell, in one directory, one after the other."""
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from clew.app.main import app
+
 #: What a shell says of a process that was ended by kill -9.
 KILLED = 128 + signal.SIGKILL
+#: Of the terminal, in characters.
+WIDTH = "120"
 
 
 @dataclass
@@ -26,6 +33,8 @@ class Terminal:
         """Return the exit code of a command and what it printed, on stdout and on stderr."""
         if command.endswith("&"):
             return 0, self._begin(command.removesuffix("&").strip())
+        if command.startswith("clew ") and "|" not in command and "--engine spark" not in command:
+            return self._call(shlex.split(command)[1:])
         done = subprocess.run(
             ["bash", "-c", command], cwd=self.directory, env=self._environment(), timeout=240, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -34,6 +43,22 @@ class Terminal:
         if done.returncode == -signal.SIGKILL:
             return KILLED, f"{done.stdout}Killed\n"
         return done.returncode, done.stdout
+
+    def _call(self, words: list[str]) -> tuple[int, str]:
+        """Call the command line in this process: another one would pay a second of imports for each command.
+
+        Commands that are to die, and those that start Spark, have processes of their own.
+        """
+        path = list(sys.path)
+        try:
+            with chdir(self.directory):
+                done = CliRunner().invoke(app, words, env={"COLUMNS": WIDTH, **self.environment})
+        finally:
+            sys.path[:] = path
+            for name, module in list(sys.modules.items()):
+                if (getattr(module, "__file__", None) or "").startswith(str(self.directory)):
+                    del sys.modules[name]
+        return done.exit_code, done.output
 
     def close(self) -> None:
         """End what was started beside the others."""
@@ -53,7 +78,7 @@ class Terminal:
 
     def _environment(self) -> dict[str, str]:
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-        return {**os.environ, "PATH": path, "COLUMNS": "120", **self.environment}
+        return {**os.environ, "PATH": path, "COLUMNS": WIDTH, **self.environment}
 
 
 @contextmanager
