@@ -182,9 +182,12 @@ def _calls(tree: "ast.Module") -> Iterator["ast.Call"]:
     }
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and (call.args or call.keywords):
-            called = _called(call.func)
-            words = any(isinstance(node, ast.Constant) and isinstance(node.value, str) for node in ast.walk(call))
-            if (called in classes and (words or id(call) not in passing)) or (called in makers and words):
+            inner = [node for node in ast.walk(call) if node is not call]
+            words = any(isinstance(node, ast.Constant) and isinstance(node.value, str) for node in inner)
+            made = any(isinstance(node, ast.Call) and _called(node.func) in classes for node in inner)
+            is_error = _called(call.func) in classes and (words or id(call) not in passing)
+            is_told = _called(call.func) in makers and words and not made
+            if is_error or is_told:
                 yield call
 
 

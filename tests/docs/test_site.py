@@ -52,6 +52,16 @@ def test_everything_in_the_reference_says_what_it_is_in_a_sentence() -> None:
         assert re.match(r"[A-Z`].*[.:?]$", said.splitlines()[0] if said else ""), f"{path}: {said!r}"
 
 
+def test_every_method_of_what_is_shown_with_its_methods_says_what_it_does() -> None:
+    text = "\n".join(page.read_text() for page in REFERENCE)
+    whole = [path for path in names() if f"::: {path}\n    options:" not in text and inspect.isclass(found(path))]
+    assert len(whole) > 30
+    for path in whole:
+        own = {name: thing for name, thing in vars(found(path)).items() if not name.startswith("_")}
+        methods = {name: thing for name, thing in own.items() if callable(thing) or isinstance(thing, property)}
+        assert [name for name, thing in methods.items() if not inspect.getdoc(thing)] == [], path
+
+
 def test_the_site_shows_all_of_it(site: Path) -> None:
     shown = "\n".join((site / "reference" / f"{page.stem}.html").read_text() for page in REFERENCE)
     for path in names():

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import clew
-from clew import Batch, Capacity, InputSet, Operator, Pipeline
+from clew import Batch, Capacity, InputSet, Operator, Pipeline, WriteAction, spark_write
 from clew.errors import GraphError, GraphErrors
 from tests.pipeline.outside import Drain, Tap, here, same
 
@@ -313,6 +313,15 @@ def test_a_declaration_of_several_lines_is_located_at_its_first() -> None:
         ),
     )
     _only(pipeline, line)
+
+
+def test_a_sink_that_cannot_be_asked_says_so() -> None:
+    action = WriteAction("run", "drain", "out", 1, 1)
+    with pytest.raises(TypeError, match="a drain is not checkable"):
+        Drain().applied(action)
+    frames = spark_write(lambda frame, name: None, describe="frames")
+    with pytest.raises(TypeError, match="frames writes DataFrames, where the session is"):
+        frames.write(action, iter(()), pa.schema([]))
 
 
 class Kept(Operator):

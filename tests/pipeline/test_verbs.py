@@ -292,6 +292,10 @@ def returns_text(record: dict[str, Any]) -> str:
     return ""
 
 
+def returns_number(record: dict[str, Any]) -> int:
+    return 0
+
+
 def takes_number(record: int) -> dict[str, Any]:
     return {}
 
@@ -308,6 +312,7 @@ def takes_two(record: Any, other: Any) -> Any:
         ("map", takes_two, "takes 2 inputs, but 1 is given"),
         ("filter", returns_text, "returns str; what filters returns bool"),
         ("flat_map", takes_number, None),
+        ("flat_map", returns_number, "returns int; what flat_map calls returns records, as in list\\[dict\\]"),
     ],
 )
 def test_annotations_are_checked_where_they_are_declared(verb: str, function: Any, message: str | None) -> None:
