@@ -403,14 +403,15 @@ class Ledger(Operator):
         context.write(self.connection, pa.concat_tables([event.table for event in input_set.events]))
 
 
-def kept(shop: Shop, connection: str = "book", size: int = 2, inputs: int = 1) -> Pipeline:
+def kept(shop: Shop, connection: str = "book", size: int = 2, inputs: int = 1, **settings: Any) -> Pipeline:
     pipeline = Pipeline("kept")
     streams = [
         pipeline.source(f"orders{i}", generator(lambda index: pa.table({"n": [index]}), EVENTS), **TURNS)
         for i in range(3)
     ]
     ledger, ports = Ledger(connection, size), ("left", "right", "middle")[:inputs]
-    pipeline.general("ledger", ledger, *streams[:inputs], ports=ports, writes={connection: shop.table("book")}, **TURNS)
+    writes, settings = {connection: shop.table("book")}, TURNS | settings
+    pipeline.general("ledger", ledger, *streams[:inputs], ports=ports, writes=writes, **settings)
     return pipeline
 
 
@@ -418,7 +419,7 @@ def test_scenario_18_a_connection_where_writes_wait_cannot_be_renamed_unless_tha
     shop.crash(kept(shop), "before-write@ledger#2")
     told = refused(shop, kept(shop, "journal"))
     assert told == [
-        "ledger.book: is no longer written to, and 1 write wait there: #2; --accept ledger drops them: they are never "
+        "ledger.book: is no longer written to, and 1 write waits there: #2; --accept ledger drops them: they are never "
         "performed"
     ]
     shop.run(kept(shop, "journal"), accept=["ledger"])
