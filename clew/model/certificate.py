@@ -85,6 +85,18 @@ class Kept:
     data: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What of an operator was changed in the course of its run."""
+
+    #: The code that it had last, as `OperatorSpec.version` names it; None where the log does not say.
+    code: str | None = None
+    #: The last Input Set, of a source the last event, that earlier code may have made; 0 where there was none.
+    mixed: int = 0
+    #: The parts of its version that were changed, besides its code.
+    parts: tuple[str, ...] = ()
+
+
 class Certificate(Protocol):
     """The log of a run. Iterators go through it once, in the order of the numbers."""
 
@@ -96,6 +108,9 @@ class Certificate(Protocol):
 
     def statuses(self) -> dict[str, str]:
         """Return the status of each operator."""
+
+    def changed(self, operator: str) -> Changed:
+        """Return what of an operator was changed in the course of the run."""
 
     def links(self) -> dict[Port, Port]:
         """Return the sender of each receiver."""

@@ -24,7 +24,7 @@ import pyarrow.ipc as ipc
 
 from clew.errors import ClewError, NewerLog, SetupFailed, WrongLog
 from clew.ids import Port
-from clew.model.certificate import Answer, Body, EventWrong, Kept, Logged, Sent, SetAside, Taken
+from clew.model.certificate import Answer, Body, Changed, EventWrong, Kept, Logged, Sent, SetAside, Taken
 
 #: The version of the tables that this module knows.
 VERSION = 2
@@ -196,6 +196,12 @@ class Log:
 
     def statuses(self) -> dict[str, str]:
         return {str(name): str(status) for name, status in self._database.rows("SELECT name, status FROM operator")}
+
+    def changed(self, operator: str) -> Changed:
+        for (text,) in self._database.rows("SELECT value FROM meta WHERE key = ?", f"version:{operator}"):
+            with _reading("meta", operator):
+                return changed_of(json.loads(text))
+        return Changed()
 
     def links(self) -> dict[Port, Port]:
         rows = self._database.rows("SELECT rec_operator, rec_port, operator, port FROM link")
@@ -375,6 +381,11 @@ class Log:
     def pending(self, source: str) -> bool:
         sql = "SELECT 1 FROM read_event WHERE operator = ? AND input_set IS NULL AND lengths IS NOT NULL"
         return any(True for _ in self._database.rows(sql, source))
+
+
+def changed_of(version: Any) -> Changed:
+    """Return what the version of an operator says of its changes."""
+    return Changed(version["parts"]["code"], int(version["mixed"]), tuple(version["changes"]))
 
 
 def late_of(state: Any) -> dict[str, int]:

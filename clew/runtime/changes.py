@@ -222,9 +222,15 @@ def _moved(spec: OperatorSpec, held: Held, receiver: Port, was: Port, now: str) 
 
 def _connections(spec: OperatorSpec, held: Held) -> Iterator[Finding]:
     for name, undone in sorted(held.writes.items()):
-        if undone and name not in spec.sinks:
-            fact = f"{spec.name}.{name}: is no longer written to, and {_count(len(undone), 'write')} wait there"
-            yield Finding(spec.name, f"{fact}: {_numbers(undone)}", False, "drops them: they are never performed")
+        if name in spec.sinks:
+            continue
+        fact = f"{spec.name}.{name}: is no longer written to"
+        if undone:
+            fact = f"{fact}, and {_count(len(undone), 'write')} {'waits' if len(undone) == 1 else 'wait'} there"
+            accept = "drops them: they are never performed"
+            yield Finding(spec.name, f"{fact}: {_numbers(undone)}", False, accept, part="place")
+        elif name in json.loads((held.version or {}).get("parts", {}).get("place", "{}")):
+            yield Finding(spec.name, f"{fact}; what was written stays there", part="place")
 
 
 def _removed(graph: Graph, logged: Logged) -> Iterator[Finding]:

@@ -55,6 +55,7 @@ class Shop:
         sums_read: str = "doubled",
         extra: bool = False,
         all_at_once: bool = False,
+        deterministic: bool = False,
     ) -> Pipeline:
         pipeline = Pipeline("shop")
         source = generator(lambda index: pa.table({"n": [index]}), events)
@@ -69,11 +70,12 @@ class Shop:
         def total(table: pa.Table) -> pa.Table:
             return pa.table({"first": table["n"].slice(0, 1), "count": [len(table)]})
 
-        made = pipeline.operator(orders, name=doubled, **TURNS)(double)
+        turns = TURNS | {"deterministic": deterministic}
+        made = pipeline.operator(orders, name=doubled, **turns)(double)
         if sums:
             read = orders if sums_read == "orders" else made
             # Of five, so that some are always taken and not done with when the run is cut off.
-            summed = pipeline.operator(read, name="sums", window=window or Count(5), **TURNS)(total)
+            summed = pipeline.operator(read, name="sums", window=window or Count(5), **turns)(total)
             pipeline.sink(summed, self.table("sums"), name="sums_sink", **TURNS)
         if extra:
             pipeline.sink(made, self.table("extra"), name="extra_sink", **TURNS)

@@ -21,6 +21,12 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
     return Shop(tmp_path, None if request.param == "sqlite" else request.getfixturevalue("postgres_url"))
 
 
+@pytest.fixture
+def embedded(tmp_path: Path) -> Shop:
+    """Where the backend makes no difference."""
+    return Shop(tmp_path, None)
+
+
 def found(shop: Shop, pipeline: Pipeline) -> list[str]:
     """Return what `clew check --log` would say of a change."""
     told = changes(pipeline.graph(), shop.log, shop.bodies)
@@ -43,12 +49,12 @@ def refused(shop: Shop, pipeline: Pipeline, **rest: Any) -> list[str]:
     return list(error.value.changes)
 
 
-def test_scenario_18_when_the_run_is_cut_off_events_do_wait(shop: Shop) -> None:
+def test_scenario_18_when_the_run_is_cut_off_events_do_wait(embedded: Shop) -> None:
     """What the cases below would be worth if nothing waited."""
-    shop.cut_off()
-    assert shop.waiting("sums.in") == [6, 7]
-    assert shop.rows("numbers") == numbers(0, MADE)
-    assert shop.rows("sums") == sums(0, 5, stop=5)
+    embedded.cut_off()
+    assert embedded.waiting("sums.in") == [6, 7]
+    assert embedded.rows("numbers") == numbers(0, MADE)
+    assert embedded.rows("sums") == sums(0, 5, stop=5)
 
 
 # What is compatible goes on, and is told.
@@ -66,13 +72,13 @@ def test_scenario_18_a_function_with_a_new_body_makes_what_is_not_yet_logged(sho
     assert shop.rows("sums") == sums(0, 5)
 
 
-def test_scenario_18_a_change_is_told_once(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    shop.cut_off()
-    shop.cut_off(version=2)
+def test_scenario_18_a_change_is_told_once(embedded: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    embedded.cut_off()
+    embedded.cut_off(version=2)
     told = [record.__dict__["what"] for record in caplog.records if record.msg == "pipeline changed"]
     assert [text.split(";")[0] for text in told] == ["doubled: its code changed"]
     caplog.clear()
-    shop.cut_off(version=2)
+    embedded.cut_off(version=2)
     assert not [record for record in caplog.records if record.msg == "pipeline changed"]
 
 
@@ -98,49 +104,49 @@ def test_scenario_18_a_new_sink_on_a_port_that_has_ended_gets_its_end(shop: Shop
     assert shop.rows("sums") == sums(0, 5)
 
 
-def test_scenario_18_a_window_without_open_input_sets_may_change(shop: Shop) -> None:
-    shop.cut_off(window=Each())
-    assert shop.waiting("sums.in") == []
-    changed = shop.pipeline(window=Count(2))
+def test_scenario_18_a_window_without_open_input_sets_may_change(embedded: Shop) -> None:
+    embedded.cut_off(window=Each())
+    assert embedded.waiting("sums.in") == []
+    changed = embedded.pipeline(window=Count(2))
     told = 'sums: its window changed from {"total": "Each()"} to {"total": "Count(size=2, by=None)"}; no Input '
-    assert f"{told}Set is open, and the new one begins with the next event" in found(shop, changed)
-    shop.run(changed)
-    assert shop.rows("sums") == sums(0, 1, stop=MADE) + sums(MADE, 2)
+    assert f"{told}Set is open, and the new one begins with the next event" in found(embedded, changed)
+    embedded.run(changed)
+    assert embedded.rows("sums") == sums(0, 1, stop=MADE) + sums(MADE, 2)
 
 
-def test_scenario_18_an_operator_for_which_nothing_waits_may_go(shop: Shop) -> None:
-    shop.cut_off(window=Each())
-    changed = shop.pipeline(sums=False)
-    assert found(shop, changed)[1:] == [
+def test_scenario_18_an_operator_for_which_nothing_waits_may_go(embedded: Shop) -> None:
+    embedded.cut_off(window=Each())
+    changed = embedded.pipeline(sums=False)
+    assert found(embedded, changed)[1:] == [
         "sums: is gone, and nothing waits for it",
         "sums_sink: is gone, and nothing waits for it",
     ]
-    shop.run(changed)
-    assert shop.rows("numbers") == numbers()
-    assert shop.rows("sums") == sums(0, 1, stop=MADE)
+    embedded.run(changed)
+    assert embedded.rows("numbers") == numbers()
+    assert embedded.rows("sums") == sums(0, 1, stop=MADE)
 
 
-def test_scenario_18_a_sink_without_undone_writes_may_move(shop: Shop) -> None:
-    shop.cut_off()
-    changed = shop.pipeline(table="moved")
-    (told,) = [text for text in found(shop, changed) if text.startswith("numbers_sink")]
+def test_scenario_18_a_sink_without_undone_writes_may_move(embedded: Shop) -> None:
+    embedded.cut_off()
+    changed = embedded.pipeline(table="moved")
+    (told,) = [text for text in found(embedded, changed) if text.startswith("numbers_sink")]
     assert "table moved now; what was written to" in told
     assert told.endswith("table numbers stays there")
-    shop.run(changed)
-    assert shop.rows("numbers") == numbers(0, MADE)
-    assert shop.rows("moved") == numbers(MADE)
+    embedded.run(changed)
+    assert embedded.rows("numbers") == numbers(0, MADE)
+    assert embedded.rows("moved") == numbers(MADE)
 
 
-def test_scenario_18_a_log_that_does_not_say_what_operators_were_takes_them_as_they_are(shop: Shop) -> None:
+def test_scenario_18_a_log_that_does_not_say_what_operators_were_takes_them_as_they_are(embedded: Shop) -> None:
     """As logs of earlier versions are: connections are told from the log, and the rest is believed."""
-    shop.cut_off()
+    embedded.cut_off()
     names = ("orders", "doubled", "sums", "sums_sink", "numbers_sink")
-    graph = shop.pipeline().graph()
-    with shop.opened() as store:
+    graph = embedded.pipeline().graph()
+    with embedded.opened() as store:
         store.change(topology(graph), [StoreVersion(name, None) for name in names])
-    assert refused(shop, shop.pipeline(sums=False))[0].startswith("sums: is gone, and 2 events wait on sums.in")
-    shop.run(shop.pipeline(version=2))
-    assert shop.rows("numbers") == numbers(0, MADE) + numbers(MADE, version=2)
+    assert refused(embedded, embedded.pipeline(sums=False))[0].startswith("sums: is gone, and 2 events wait on sums.in")
+    embedded.run(embedded.pipeline(version=2))
+    assert embedded.rows("numbers") == numbers(0, MADE) + numbers(MADE, version=2)
 
 
 # What concerns events that wait is refused, and can be accepted.
@@ -203,12 +209,12 @@ def test_scenario_18_what_concerns_waiting_events_is_refused_and_done_as_it_says
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-def test_scenario_18_what_is_put_back_goes_on_as_if_nothing_had_been(shop: Shop, case: str) -> None:
-    shop.cut_off()
-    refused(shop, shop.pipeline(**ACCEPTED[case][0]))
-    shop.run(shop.pipeline())
-    assert shop.rows("numbers") == numbers()
-    assert shop.rows("sums") == sums(0, 5)
+def test_scenario_18_what_is_put_back_goes_on_as_if_nothing_had_been(embedded: Shop, case: str) -> None:
+    embedded.cut_off()
+    refused(embedded, embedded.pipeline(**ACCEPTED[case][0]))
+    embedded.run(embedded.pipeline())
+    assert embedded.rows("numbers") == numbers()
+    assert embedded.rows("sums") == sums(0, 5)
 
 
 #: In the transaction of the change, in that of the turn that assigns events anew, and after either.
@@ -221,10 +227,7 @@ CRASHES = {
 }
 
 
-@pytest.mark.parametrize(("case", "point"), [(case, point) for case, points in CRASHES.items() for point in points])
-def test_scenario_18_a_crash_while_a_change_is_taken_over_leaves_all_of_it_or_nothing(
-    shop: Shop, case: str, point: str
-) -> None:
+def _crash(shop: Shop, case: str, point: str) -> None:
     how, _, tables = ACCEPTED[case]
     shop.cut_off()
     shop.crash(shop.pipeline(**how), point, accept=["all"])
@@ -232,31 +235,44 @@ def test_scenario_18_a_crash_while_a_change_is_taken_over_leaves_all_of_it_or_no
     assert {name: shop.rows(name) for name in tables} == tables
 
 
-def test_scenario_18_an_accepted_change_need_not_be_accepted_again(shop: Shop) -> None:
-    shop.cut_off()
-    shop.cut_off(accept=["sums"], fails_at=9, window=Count(3))
-    shop.run(shop.pipeline(window=Count(3)))
-    assert shop.rows("sums") == sums(0, 5, stop=5) + sums(5, 3)
+@pytest.mark.parametrize(("case", "point"), [(case, point) for case, points in CRASHES.items() for point in points])
+def test_scenario_18_a_crash_while_a_change_is_taken_over_leaves_all_of_it_or_nothing(
+    embedded: Shop, case: str, point: str
+) -> None:
+    _crash(embedded, case, point)
 
 
-def test_scenario_18_only_what_is_named_is_accepted(shop: Shop) -> None:
-    shop.cut_off()
-    changed = shop.pipeline(doubled="twice")
-    assert [text.partition(":")[0] for text in refused(shop, changed, accept=["sums"])] == ["doubled"]
+@pytest.mark.parametrize(("case", "point"), [("the window", "inside-commit@sums#2"),
+                                             ("an operator is renamed", "inside-commit@sums#1")])  # fmt: skip
+def test_scenario_18_so_it_does_on_a_server(tmp_path: Path, postgres_url: str, case: str, point: str) -> None:
+    _crash(Shop(tmp_path, postgres_url), case, point)
+
+
+def test_scenario_18_an_accepted_change_need_not_be_accepted_again(embedded: Shop) -> None:
+    embedded.cut_off()
+    embedded.cut_off(accept=["sums"], fails_at=9, window=Count(3))
+    embedded.run(embedded.pipeline(window=Count(3)))
+    assert embedded.rows("sums") == sums(0, 5, stop=5) + sums(5, 3)
+
+
+def test_scenario_18_only_what_is_named_is_accepted(embedded: Shop) -> None:
+    embedded.cut_off()
+    changed = embedded.pipeline(doubled="twice")
+    assert [text.partition(":")[0] for text in refused(embedded, changed, accept=["sums"])] == ["doubled"]
     with pytest.raises(SetupFailed, match="--accept total names no operator; there are all, doubled, numbers_sink"):
-        shop.run(changed, accept=["total"])
+        embedded.run(changed, accept=["total"])
 
 
-def test_scenario_18_a_group_that_is_restarted_does_not_assign_events_anew_again(shop: Shop) -> None:
+def test_scenario_18_a_group_that_is_restarted_does_not_assign_events_anew_again(embedded: Shop) -> None:
     """Its second incarnation finds in the log that this is done."""
-    shop.cut_off()
+    embedded.cut_off()
     (fault,) = arm("after-commit@sums#2:raise")
     try:
-        shop.run(shop.pipeline(window=Count(3)), accept=["sums"])
+        embedded.run(embedded.pipeline(window=Count(3)), accept=["sums"])
     finally:
         arm()
     assert fault.fired
-    assert shop.rows("sums") == sums(0, 5, stop=5) + sums(5, 3)
+    assert embedded.rows("sums") == sums(0, 5, stop=5) + sums(5, 3)
 
 
 def test_scenario_18_an_operator_that_comes_back_goes_on_with_its_numbers(shop: Shop) -> None:
@@ -302,9 +318,9 @@ def test_scenario_18_a_renamed_sink_is_one_that_is_gone_and_one_that_is_new(shop
 
 
 @pytest.mark.parametrize("all_at_once", [False, True], ids=["while it is read", "when it has been read"])
-def test_scenario_18_a_source_that_has_begun_cannot_read_elsewhere(shop: Shop, all_at_once: bool) -> None:
-    shop.cut_off(all_at_once=all_at_once)
-    (told,) = refused(shop, shop.pipeline(events=20, all_at_once=all_at_once), accept=["all"])
+def test_scenario_18_a_source_that_has_begun_cannot_read_elsewhere(embedded: Shop, all_at_once: bool) -> None:
+    embedded.cut_off(all_at_once=all_at_once)
+    (told,) = refused(embedded, embedded.pipeline(events=20, all_at_once=all_at_once), accept=["all"])
     sent = EVENTS + 1 if all_at_once else 8
     assert told == (
         f"orders: reads generator, 20 events now, and the run has begun to read generator, 12 events ({sent} events "
@@ -331,7 +347,7 @@ def test_scenario_18_files_of_another_directory_would_never_be_read(tmp_path: Pa
     assert shop.rows("numbers") == Counter([(1,), (2,), (3,), (4,)])
 
 
-def test_scenario_18_events_that_are_in_output_sets_already_cannot_be_assigned_anew(shop: Shop) -> None:
+def test_scenario_18_events_that_are_in_output_sets_already_cannot_be_assigned_anew(embedded: Shop) -> None:
     """Each event has records of two windows, of which one has fired: its records would be seen twice."""
 
     def windowed(size: int, broken: bool = False) -> Pipeline:
@@ -346,37 +362,37 @@ def test_scenario_18_events_that_are_in_output_sets_already_cannot_be_assigned_a
             return pa.table({"first": table["n"].slice(0, 1), "count": [len(table)]})
 
         counted = pipeline.operator(source, name="sums", window=Tumbling(size, on="n"), **TURNS)(total)
-        pipeline.sink(counted, shop.table("sums"), **TURNS)
+        pipeline.sink(counted, embedded.table("sums"), **TURNS)
         return pipeline
 
     with pytest.raises(UserFunctionFailed, match="broken"):
-        shop.run(windowed(4, broken=True))
-    (told,) = refused(shop, windowed(8), accept=["all"])
+        embedded.run(windowed(4, broken=True))
+    (told,) = refused(embedded, windowed(8), accept=["all"])
     assert (
         "of orders.out#2 Output Sets were made already, and they would be made again; this cannot be accepted: give it"
         in told
     )
-    shop.run(windowed(4))
-    assert sum(count for _, count in shop.rows("sums")) == 2 * EVENTS
+    embedded.run(windowed(4))
+    assert sum(count for _, count in embedded.rows("sums")) == 2 * EVENTS
 
 
-def test_scenario_18_a_finished_log_is_final_whatever_has_changed(shop: Shop) -> None:
-    shop.run(shop.pipeline())
+def test_scenario_18_a_finished_log_is_final_whatever_has_changed(embedded: Shop) -> None:
+    embedded.run(embedded.pipeline())
     for how in ({"version": 2}, {"extra": True}, {"sums": False}, {"events": 20}):
         with pytest.raises(RunFinished):
-            shop.run(shop.pipeline(**how), accept=["all"])  # type: ignore[arg-type]
+            embedded.run(embedded.pipeline(**how), accept=["all"])  # type: ignore[arg-type]
 
 
-def test_scenario_18_fresh_gets_past_a_change(shop: Shop) -> None:
-    shop.cut_off()
-    shop.run(shop.pipeline(doubled="twice"), fresh=True)
-    assert shop.rows("sums") >= sums(0, 5)
+def test_scenario_18_fresh_gets_past_a_change(embedded: Shop) -> None:
+    embedded.cut_off()
+    embedded.run(embedded.pipeline(doubled="twice"), fresh=True)
+    assert embedded.rows("sums") >= sums(0, 5)
 
 
-def test_scenario_18_before_a_run_has_begun_its_graph_may_change(shop: Shop) -> None:
-    shop.look(lambda store: store.declare(topology(shop.pipeline(doubled="twice").graph())))
-    shop.run(shop.pipeline())
-    assert shop.rows("numbers") == numbers()
+def test_scenario_18_before_a_run_has_begun_its_graph_may_change(embedded: Shop) -> None:
+    embedded.look(lambda store: store.declare(topology(embedded.pipeline(doubled="twice").graph())))
+    embedded.run(embedded.pipeline())
+    assert embedded.rows("numbers") == numbers()
 
 
 # General operators.
@@ -403,14 +419,15 @@ class Ledger(Operator):
         context.write(self.connection, pa.concat_tables([event.table for event in input_set.events]))
 
 
-def kept(shop: Shop, connection: str = "book", size: int = 2, inputs: int = 1) -> Pipeline:
+def kept(shop: Shop, connection: str = "book", size: int = 2, inputs: int = 1, **settings: Any) -> Pipeline:
     pipeline = Pipeline("kept")
     streams = [
         pipeline.source(f"orders{i}", generator(lambda index: pa.table({"n": [index]}), EVENTS), **TURNS)
         for i in range(3)
     ]
     ledger, ports = Ledger(connection, size), ("left", "right", "middle")[:inputs]
-    pipeline.general("ledger", ledger, *streams[:inputs], ports=ports, writes={connection: shop.table("book")}, **TURNS)
+    writes, settings = {connection: shop.table("book")}, TURNS | settings
+    pipeline.general("ledger", ledger, *streams[:inputs], ports=ports, writes=writes, **settings)
     return pipeline
 
 
@@ -418,23 +435,23 @@ def test_scenario_18_a_connection_where_writes_wait_cannot_be_renamed_unless_tha
     shop.crash(kept(shop), "before-write@ledger#2")
     told = refused(shop, kept(shop, "journal"))
     assert told == [
-        "ledger.book: is no longer written to, and 1 write wait there: #2; --accept ledger drops them: they are never "
+        "ledger.book: is no longer written to, and 1 write waits there: #2; --accept ledger drops them: they are never "
         "performed"
     ]
     shop.run(kept(shop, "journal"), accept=["ledger"])
     assert shop.rows("book") == Counter((n,) for n in range(EVENTS) if n not in (2, 3))
 
 
-def test_scenario_18_a_general_operator_may_go_on_with_other_code_and_the_input_sets_it_has(shop: Shop) -> None:
-    shop.crash(kept(shop), "after-commit@ledger#3")
-    assert shop.waiting("ledger.in", "kept") == [3]
-    (told,) = refused(shop, kept(shop, size=3))
+def test_scenario_18_a_general_operator_may_go_on_with_other_code_and_the_input_sets_it_has(embedded: Shop) -> None:
+    embedded.crash(kept(embedded), "after-commit@ledger#3")
+    assert embedded.waiting("ledger.in", "kept") == [3]
+    (told,) = refused(embedded, kept(embedded, size=3))
     assert told == (
         "ledger: how it forms Input Sets changed, and 1 Input Set with orders0.out#3 on in is open; --accept ledger "
         "keeps them and the global state as they are, and goes on with the new code"
     )
-    shop.run(kept(shop, size=3), accept=["ledger"])
-    assert shop.rows("book") == Counter((n,) for n in range(EVENTS))
+    embedded.run(kept(embedded, size=3), accept=["ledger"])
+    assert embedded.rows("book") == Counter((n,) for n in range(EVENTS))
 
 
 def test_scenario_18_the_events_of_an_input_that_is_gone_are_dropped_when_that_is_accepted(shop: Shop) -> None:
@@ -451,14 +468,14 @@ def test_scenario_18_the_events_of_an_input_that_is_gone_are_dropped_when_that_i
     assert shop.rows("book") == Counter({(n,): 2 for n in range(EVENTS)})
 
 
-def test_scenario_18_what_was_a_sink_cannot_become_an_operator_of_the_same_name(shop: Shop) -> None:
-    shop.cut_off()
-    changed = shop.pipeline(numbers=None)
+def test_scenario_18_what_was_a_sink_cannot_become_an_operator_of_the_same_name(embedded: Shop) -> None:
+    embedded.cut_off()
+    changed = embedded.pipeline(numbers=None)
 
     @changed.operator("doubled", name="numbers_sink", **TURNS)
     def same(table: pa.Table) -> pa.Table:
         return table
 
-    assert refused(shop, changed, accept=["all"]) == [
+    assert refused(embedded, changed, accept=["all"]) == [
         "numbers_sink: was a sink and is a operator; this cannot be accepted: give it a new name"
     ]

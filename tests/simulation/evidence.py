@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from clew.ids import Port
-from clew.model.certificate import Answer, Body, Kept, Logged, Sent, SetAside, Taken
-from clew.model.read import UNPLACED, late_of
+from clew.model.certificate import Answer, Body, Changed, Kept, Logged, Sent, SetAside, Taken
+from clew.model.read import UNPLACED, changed_of, late_of
 from clew.pipeline.schema import from_bytes
 from clew.protocol.rows import Bodies
 from tests.simulation.journal import Journal
@@ -38,6 +38,10 @@ class Evidence:
 
     def links(self) -> dict[Port, Port]:
         return self._senders
+
+    def changed(self, operator: str) -> Changed:
+        text = self._rows.versions.get(operator)
+        return Changed() if text is None else changed_of(json.loads(text))
 
     def schema(self, port: Port) -> pa.Schema | None:
         data = self._rows.schemas.get(port)
