@@ -18,14 +18,11 @@ from clew import trace as tracing
 from clew.errors import ClewError, NewerLog, RunFinished, SetupFailed, StoreFailed
 from clew.ids import Port
 from clew.model.certificate import Verdict
-from clew.model.verify import size
-from clew.model.verify import verify as judge
-from clew.model.work import Compute, Here
 from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Graph
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
-from clew.runtime.engine import Engine, InlineEngine
+from clew.runtime.engine import Engine, InlineEngine, refuse_frames
 from clew.runtime.lookups import keep_lookups
 from clew.runtime.progress import COMMIT_BOUNDS, CommitTimes, OperatorProgress, Progress
 from clew.runtime.quarantine import Quarantined, quarantined, records_of
@@ -46,6 +43,7 @@ from clew.supervisor.threads import Policy, Supervisor
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from clew.model.work import Compute
     from clew.spark.health import SparkHealth
     from clew.spark.program import Program
     from clew.store.postgres_health import PostgresHealth
@@ -172,6 +170,8 @@ def run(
     graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
     place = Log.at(log, graph.name, bodies)
     options = _options(engine, spark, master, options)
+    if engine == "inline":
+        refuse_frames(graph)
     if recovery == "none":
         if trace is not None:
             raise SetupFailed("a run without a log leaves no trace", "leave out --trace, or --recovery none")
@@ -301,6 +301,9 @@ def verify(
     takes DataFrames; `program` gives the code for its executors. `trace` names files that the run was traced to.
     `progress` hears what is looked at.
     """
+    # Who only runs a pipeline does not wait for its judge.
+    from clew.model.verify import verify as judge
+
     graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
     place = Log.at(log, graph.name, bodies)
     if not place.exists(graph.name):
@@ -320,7 +323,9 @@ def _verifier(
     options: SparkOptions,
     program: "Callable[[], Program] | None",
     progress: Callable[[str], None],
-) -> Iterator[Compute]:
+) -> "Iterator[Compute]":
+    from clew.model.work import Here
+
     if engine == "inline" or (engine == "auto" and not _needs_spark(graph, place)):
         yield Here(graph)
         return
@@ -336,6 +341,8 @@ def _verifier(
 
 
 def _needs_spark(graph: Graph, place: Log) -> bool:
+    from clew.model.verify import size
+
     deterministic = [spec for spec in graph.operators.values() if spec.settings.deterministic]
     if any(function.style == "dataframe" for spec in deterministic for function in spec.functions):
         return True

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,7 +27,6 @@ from clew.app.flags import (
     spark_options,
 )
 from clew.app.logs import logged_to, own_log
-from clew.app.metrics import served
 from clew.app.settings import Settings, in_force
 from clew.app.target import Bodies, File, LogUrl, Target, run_again
 from clew.app.terminal import (
@@ -207,6 +206,15 @@ def _confirm(graph: Graph, before: RunStatus | NewerLog, url: str) -> None:
         raise typer.Exit(FAILED)
 
 
+def _served(address: str | None, pipeline: str, progress: Progress) -> AbstractContextManager[int | None]:
+    """Serve the run's figures, if that was asked for; who does not ask does not wait for the library."""
+    if address is None:
+        return nullcontext()
+    from clew.app.metrics import served
+
+    return served(address, pipeline, progress)
+
+
 def _run(graph: Graph, target: Target, request: Request, display: Display) -> Report:
     report = Report()
     began = time.monotonic()
@@ -214,7 +222,7 @@ def _run(graph: Graph, target: Target, request: Request, display: Display) -> Re
     own_stdout = redirect_stdout(sys.stderr) if request.as_json else nullcontext()
     try:
         with (
-            served(request.settings.metrics, graph.name, report.progress) as port,
+            _served(request.settings.metrics, graph.name, report.progress) as port,
             watching(display, graph, report.progress),
             _interruptible(display),
             own_stdout,

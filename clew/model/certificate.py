@@ -215,6 +215,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
+        """The verdict: `explained`, `not explained` or `undecided`."""
         weights = {finding.weight for finding in self.findings}
         if "wrong" in weights:
             return "not explained"

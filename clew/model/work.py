@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from clew.ids import EventId, Port
 from clew.model.certificate import Body, EventWrong, Finding, Kept, wrong
-from clew.model.compare import number_of, numbers_of, rows_of, same_rows, shown, unmatched
+from clew.model.compare import number_of, numbers_of, rows_of, same_rows, shown, shown_apart, unmatched
 from clew.model.declared import courses
 from clew.model.interpret import Frames, Given, Made, as_sent, interpret, interpret_rows
 from clew.model.read import bytes_of, kept_records, records
@@ -197,9 +197,10 @@ class Recompute:
                 fact = f"is declared deterministic and is not: it gives something else each time, on port {port}"
             first, count = one.claim.outputs.get(port, (0, 0))
             event = str(EventId(Port(spec.name, port), first)) if count else ""
+            told = (_records_apart if frames else _events_apart)(expected, found)
             return wrong(
                 spec.name, fact, event=event or _first_event(spec, one.claim), input_set=one.claim.input_set,
-                expected=_events_shown(expected), found=_events_shown(found),
+                expected=told[0], found=told[1],
             )  # fmt: skip
         return None
 
@@ -283,6 +284,23 @@ def _first_event(spec: OperatorSpec, claim: Claim) -> str:
         return ""
     port, first, _ = claim.spans[0]
     return str(EventId(spec.inputs[port], first))
+
+
+def _records_apart(expected: Sequence[pa.Table], found: Sequence[pa.Table]) -> tuple[str, str]:
+    """Show the records that have no counterpart."""
+    names: Sequence[str] = next((table.schema.names for table in (*expected, *found)), ())
+    missing, extra = unmatched(chain.from_iterable(map(rows_of, expected)), chain.from_iterable(map(rows_of, found)))
+    return shown(missing, names), shown(extra, names)
+
+
+def _events_apart(expected: Sequence[pa.Table], found: Sequence[pa.Table]) -> tuple[str, str]:
+    """Show the first event that differs, from the first record on that does."""
+    if len(expected) != len(found):
+        return _events_shown(expected), _events_shown(found)
+    at = next(i for i, (one, other) in enumerate(zip(expected, found)) if not _same_events([one], [other]))
+    event = f"event {at + 1} of {len(found)}: " if len(found) > 1 else ""
+    one, other = shown_apart(rows_of(expected[at]), rows_of(found[at]), found[at].schema.names)
+    return event + one, event + other
 
 
 def _events_shown(events: Sequence[pa.Table]) -> str:

@@ -154,6 +154,7 @@ class Continuing(Replayable):
 
     @property
     def stores_snapshot(self) -> bool:
+        """Always: each read action's snapshot is its own."""
         return True
 
     @abstractmethod

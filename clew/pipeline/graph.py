@@ -69,7 +69,20 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Settings:
-    """How an operator is run."""
+    """How an operator is run: what `**settings` of any declaration may say.
+
+    - `group`: operators of one group fail and restart together; by default each is a group of its own.
+    - `deterministic`: the same input gives the same output, so that `clew verify` may compute it again.
+    - `attempts`: how often a turn, a read or a write is tried before it counts as failed.
+    - `turn_timeout`: seconds after which a turn is cut off.
+    - `turn_seconds`: how long a turn is to take; it grows or shrinks towards that.
+    - `max_turn_events`: the most events of a turn.
+    - `capacity`: how much may wait on each connection to a receiver: a `Capacity`, or a number of events.
+    - `after_write`: receivers see an event only after the write actions logged with it are done, for operators
+      downstream that read what this one writes (LOG.io, Section 3.5.1: Steps 5 and 6 exchanged).
+    - `on_error`: what happens to an Input Set, or a record, that the function fails on at every attempt: the run stops
+      (`"stop"`), or it is set aside, with its error, and the rest goes on (`"quarantine"`).
+    """
 
     group: str = ""
     deterministic: bool = False
@@ -78,11 +91,7 @@ class Settings:
     turn_seconds: float = 0.25
     max_turn_events: int = 8_192
     capacity: Capacity = Capacity()
-    #: Whether receivers see an event only after the write actions logged with it are done, for operators
-    #: downstream that read what this one writes (LOG.io, Section 3.5.1: Steps 5 and 6 exchanged).
     after_write: bool = False
-    #: What happens to an Input Set, or a record, that the function fails on at every attempt: the run stops, or it is
-    #: set aside, with its error, and the rest goes on.
     on_error: str = "stop"
 
 

@@ -21,7 +21,11 @@ State = dict[str, Any]
 
 
 class Header(Protocol):
-    """What control sees of an event."""
+    """What control sees of an event.
+
+    It has the input `port` that it came on, its `number`, how many `rows` and bytes (`size`) it holds, and what the
+    operator's `facts` told of its records.
+    """
 
     @property
     def port(self) -> str: ...

@@ -119,6 +119,7 @@ class Progress:
                 self._rows[operator] = replace(row, records=row.records + records, bytes=row.bytes + size)
 
     def commits(self) -> Mapping[str, CommitTimes]:
+        """Return how long the commits of each operator took."""
         with self._lock:
             return dict(self._commits)
 
@@ -130,5 +131,6 @@ class Progress:
             self._rows[operator] = replace(row, writes=row.writes + count)
 
     def rows(self) -> Mapping[str, OperatorProgress]:
+        """Return the figures of each operator, by its name."""
         with self._lock:
             return dict(self._rows)

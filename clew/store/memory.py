@@ -30,6 +30,7 @@ from clew.protocol.rows import (
     Status,
     WriteRow,
     cut_bodies,
+    label_of,
     sets_of,
 )
 from clew.protocol.step import (
@@ -315,7 +316,10 @@ class MemoryStore:
                 self._store_keyed(operator, keys)
             case SetAside(operator, set_aside):
                 told = {row.number: json.loads(_json(row.error)) for row in set_aside}
-                made = {row.number: replace(row, error=told[row.number]) for row in set_aside}
+                made = {
+                    row.number: replace(row, label=label_of(_json(row.label)), error=told[row.number])
+                    for row in set_aside
+                }
                 self._rows.asides[operator] = self._rows.asides.get(operator, {}) | made
             case ResolveAside(operator, number, retried_as):
                 rows_aside = self._rows.asides[operator]
@@ -324,7 +328,8 @@ class MemoryStore:
                 )
                 self._rows.asides[operator] = rows_aside | {number: done}
             case OpenSets(operator, sets):
-                self._rows.labels.setdefault(operator, {}).update(sets)
+                # As a log on a disk gives them back: what is a list or a tuple there is one here.
+                self._rows.labels.setdefault(operator, {}).update((n, label_of(_json(label))) for n, label in sets)
             case FinishSets(operator, first, count):
                 self._finish_sets(operator, first, count)
             case LogStateEvent(operator, state_id, input_set, state):

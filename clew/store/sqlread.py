@@ -19,6 +19,7 @@ from clew.protocol.rows import (
     ReadEventRow,
     StateRow,
     WriteRow,
+    label_of,
 )
 from clew.store.base import Backlog, Table
 from clew.store.identity import kept_lookups
@@ -158,7 +159,7 @@ class SqlReads(ABC):
         with self._snapshot() as log:
             done = read_done(log, operator)
             rows = log.fetch("SELECT input_set, label FROM input_set WHERE operator = ? ORDER BY 1", operator)
-        return {InputSetId(number): _label(text) for number, text in rows if number not in done}
+        return {InputSetId(number): label_of(text) for number, text in rows if number not in done}
 
     def events(self, port: Port, first: int, count: int) -> list[EventRun]:
         with self._snapshot() as log:
@@ -270,10 +271,5 @@ def _aside(
 ) -> AsideRow:
     spans = tuple((port, first, count, seq) for port, first, count, seq in json.loads(events))
     places = None if records is None else tuple(json.loads(records))
-    known = (number, InputSetId(input_set), _label(label), json.loads(state), spans, places, json.loads(error))
+    known = (number, InputSetId(input_set), label_of(label), json.loads(state), spans, places, json.loads(error))
     return AsideRow(*known, *rest)
-
-
-def _label(text: str) -> Label:
-    function, key = json.loads(text)
-    return function, key

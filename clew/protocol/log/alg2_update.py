@@ -143,12 +143,18 @@ class _Turn:
             context.flushed = True
 
     def _assign(self, labels: Sequence[Label], event: Arrival) -> tuple[InputSetId, ...]:
+        """Add the event once to each Input Set of these labels, opening those that are new; return their ids."""
         context = self.context
-        new = [label for label in labels if label not in context.opened]
-        sets = assign(context, labels, event.port, event.number)
-        for label in new:
-            context.opened.alarm(label, self.logic.deadline(label, self._memory))
-        return sets
+        sets = []
+        for label in labels if len(labels) == 1 else dict.fromkeys(labels):
+            opened = context.opened.get(label)
+            if opened is None:
+                context.input_set += 1
+                opened = context.opened[label] = InputSet(InputSetId(context.input_set), label)
+                context.opened.alarm(label, self.logic.deadline(label, self._memory))
+            opened.add(event.port, event.number, context.seq)
+            sets.append(opened.number)
+        return tuple(sets)
 
     def _absorb(self) -> None:
         """Let Input Sets become part of others, with all their events."""
@@ -171,16 +177,3 @@ class _Turn:
             input_set.closed_at = context.seq
             input_set.state = self.logic.close(label, self._memory)
             self.closed.append(input_set)
-
-
-def assign(context: Context, labels: Sequence[Label], port: str, number: int) -> tuple[InputSetId, ...]:
-    """Add the event once to each Input Set of these labels, opening those that are new; return their ids."""
-    sets = []
-    for label in dict.fromkeys(labels):
-        opened = context.opened.get(label)
-        if opened is None:
-            context.input_set += 1
-            opened = context.opened[label] = InputSet(InputSetId(context.input_set), label)
-        opened.add(port, number, context.seq)
-        sets.append(opened.number)
-    return tuple(sets)
