@@ -3,6 +3,11 @@
 from dataclasses import dataclass, field, fields, is_dataclass
 
 
+def counted(number: int, what: str) -> str:
+    """Say how many of something there are: `1 record`, `2 records`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 class ClewError(Exception):
     """Any failure that Clew explains to its user.
 
@@ -181,7 +186,7 @@ class UserFunctionFailed(ClewError):
     def __str__(self) -> str:
         where = f"{self.events}, {self.record}" if self.record else self.events
         return (
-            f"operator {self.operator} failed on {where} ({self.attempts} attempts): "
+            f"operator {self.operator} failed on {where} ({counted(self.attempts, 'attempt')}): "
             f"{self.kind}: {self.message}\n{self.frames}\n"
             "mend the function and run again: the run resumes at this event"
         )

@@ -11,7 +11,7 @@ from clew.app.flags import make_importable
 from clew.app.settings import in_force
 from clew.app.target import File, Json, Target, near, split_location
 from clew.app.terminal import FAILED, explained, print_json
-from clew.errors import GraphError, GraphErrors, SetupFailed
+from clew.errors import GraphError, GraphErrors, SetupFailed, counted
 from clew.pipeline.graph import Graph, warnings
 from clew.run import Finding as Changed
 from clew.run import changes, masked
@@ -118,5 +118,12 @@ def _tell(graph: Graph | None, findings: Sequence[Finding]) -> None:
     for found in findings:
         typer.echo(str(found), err=found.kind == "error")
     if graph is not None:
-        shape = f"{len(graph.operators)} operators, {len(graph.links)} connections, {len(graph.groups)} groups"
+        shape = ", ".join(
+            counted(number, what)
+            for number, what in (
+                (len(graph.operators), "operator"),
+                (len(graph.links), "connection"),
+                (len(graph.groups), "group"),
+            )
+        )
         typer.echo(f"pipeline {graph.name}: {shape}; no errors")

@@ -12,6 +12,7 @@ from clew.app.gc import no_log
 from clew.app.settings import in_force
 from clew.app.target import Bodies, File, Json, LogUrl, Target, run_again
 from clew.app.terminal import FAILED, complain, explained, print_json, results
+from clew.errors import counted
 from clew.pipeline.graph import Graph
 from clew.run import Log, Quarantined, decide_quarantined, quarantine_of, quarantined_records
 
@@ -61,11 +62,11 @@ def show(file: File, id: str, log: LogUrl = None, bodies: Bodies = None, as_json
             return
         error = one.row.error
         typer.echo(f"{one.id}: {one.row.status}, {one.events}")
-        typer.echo(f"{error['kind']}: {error['message']} ({error['attempts']} attempts)")
+        typer.echo(f"{error['kind']}: {error['message']} ({counted(error['attempts'], 'attempt')})")
         if error["frames"]:
             typer.echo(error["frames"])
         for port, table in records.items():
-            typer.echo(f"{table.num_rows} records on {port}:")
+            typer.echo(f"{counted(table.num_rows, 'record')} on {port}:")
             for row in table.slice(0, 10).to_pylist():
                 typer.echo(f"  {row}")
 

@@ -116,14 +116,35 @@ class Aggregate:
     by: tuple[str, ...]
     #: New column -> (column, Arrow's name of the aggregation).
     columns: Mapping[str, tuple[str, str]]
+    #: Whose records they are, for messages.
+    of: str = "the stream"
 
     def __call__(self, table: pa.Table) -> pa.Table:
+        self._check(table)
         keys = [*(name for name in _BOUNDS if name in table.column_names), *self.by]
         asked = [([] if how == "count_all" else column, how) for column, how in self.columns.values()]
-        # In one thread, groups come in the order of their first records: the same each time.
-        made = table.group_by(keys, use_threads=False).aggregate(asked)
-        names = [name for name in made.column_names if name not in keys]
-        return made.select([*keys, *names]).rename_columns([*keys, *self.columns])
+        # Arrow's own order of groups, and the last digits of its floats, depend on how the records are cut into chunks.
+        # Who computes this again may have other chunks: so they become one, and groups come as their first records do.
+        placed = table.combine_chunks().append_column(_PLACE, _places(table.num_rows))
+        made = placed.group_by(keys, use_threads=False).aggregate([*asked, (_PLACE, "min")])
+        made = made.rename_columns([*keys, *self.columns, _PLACE])
+        return made.sort_by(_PLACE).drop_columns([_PLACE])
+
+    def _check(self, table: pa.Table) -> None:
+        aggregated = [column for column, how in self.columns.values() if how != "count_all"]
+        for what, columns in (("group by", self.by), ("aggregate", aggregated)):
+            for column in columns:
+                if column not in table.column_names:
+                    have = ", ".join(table.column_names)
+                    raise ClewError(f"{self.of} has no column {column} to {what}; it has {have}")
+
+
+#: The column by which groups keep the order of their first records.
+_PLACE = "_clew_place"
+
+
+def _places(rows: int) -> pa.Array:
+    return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), rows)), 1)
 
 
 #: Words that people use, and Arrow's names.

@@ -276,7 +276,10 @@ def _no_source(name: str, specs: Sequence[OperatorSpec], location: str) -> Itera
 
 
 def _cycles(specs: Sequence[OperatorSpec]) -> list[GraphError]:
-    by_name = {spec.name: spec for spec in specs}
+    # The first of a name: one that has the name of what it reads from is wrong, but no cycle.
+    by_name: dict[str, OperatorSpec] = {}
+    for spec in specs:
+        by_name.setdefault(spec.name, spec)
     settled: set[str] = set()
     errors: list[GraphError] = []
 

@@ -145,7 +145,7 @@ class Windowed:
         self, *by: str, name: str | None = None, settings: Mapping[str, Any] | None = None, **columns: Any
     ) -> Stream:
         """Group the records of each window: `aggregate("item", total=("amount", "sum"), rows="count")`."""
-        function = Aggregate(by, aggregations(columns))
+        function = Aggregate(by, aggregations(columns), self.stream.port.operator)
         return self.stream._declaring.built("aggregate", (self.stream,), function, self.window, name, settings or {})
 
     def sql(self, text: str, *, name: str | None = None, **settings: Any) -> Stream:

@@ -230,7 +230,7 @@ def test_the_command_imports_no_pyspark_and_uses_the_settings(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert "\nsame\n  reads: source.out\n  window: Batch(): all events of one turn are one Input Set" in done.stdout
     assert "about 3 s of work" in done.stdout
-    assert "pipeline frames: 2 operators, 1 connections, 2 groups; no errors" in done.stdout
+    assert "pipeline frames: 2 operators, 1 connection, 2 groups; no errors" in done.stdout
 
 
 def test_as_json(tmp_path: Path) -> None:

@@ -85,6 +85,14 @@ def test_two_operators_of_one_name_are_both_located() -> None:
     assert f"same is declared twice (first at {__file__}:{first})" in _only(pipeline, line)
 
 
+def test_an_operator_that_has_the_name_of_its_input_is_no_cycle() -> None:
+    pipeline, orders = _pipeline()
+    pipeline.operator(orders)(same)
+    line = here() + 1
+    pipeline.operator("same.out")(same)
+    assert "same is declared twice" in _only(pipeline, line)
+
+
 def test_a_sink_that_is_unsafe_to_repeat_is_refused() -> None:
     pipeline, orders = _pipeline()
     line = here() + 1

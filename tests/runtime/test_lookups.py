@@ -1,5 +1,6 @@
 """Static tables are read once per run and kept with it; setup hooks are called once per process."""
 
+import json
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ from clew.pipeline.lookups import Lookup
 from clew.run import run, verify
 from clew.runtime.progress import Progress
 from clew.supervisor.threads import Policy
+from tests.app.pipelines import call, write
 from tests.spark.outside import rows
 
 RATES = pa.table({"currency": ["EUR", "USD"], "rate": [1.0, 0.5]})
@@ -499,3 +501,32 @@ def test_lookups_have_words() -> None:
     assert lookup(RATES).described == "a Table"
     assert lookup(_fails).described == "what _fails returns"
     assert isinstance(lookup("x.csv"), Lookup)
+
+
+PIPELINE = """
+import pyarrow as pa
+from clew import Pipeline, files, generator, lookup
+
+pipeline = Pipeline("priced")
+amounts = pipeline.source("amounts", generator(lambda i: pa.table({"currency": [["EUR", "USD"][i % 2]]}), 4))
+
+@pipeline.map(amounts, lookups={"rates": lookup("rates.csv", key="currency")}, on_error="quarantine")
+def priced(record, rates):
+    return {**record, "rate": rates[record["currency"]]["rate"]}
+
+pipeline.sink(priced, files("out"))
+"""
+
+
+def test_the_command_line_warns_of_a_lookup_that_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = write(tmp_path, "priced.py", PIPELINE)
+    write(tmp_path, "rates.csv", "currency,rate\nEUR,1.0\n")
+    # Two records are set aside, so that the run is not over.
+    assert "warning" not in call("run", file, "--engine", "inline").stderr
+    write(tmp_path, "rates.csv", "currency,rate\nEUR,1.0\nUSD,0.5\n")
+    call("quarantine", "drop", file, "--all")
+    again = call("run", file, "--engine", "inline", "--json")
+    assert "warning: lookup rates of priced has changed since the run began" in again.stderr
+    assert "has changed since" in json.loads(again.stdout)["warnings"][0]
+    assert len(rows(tmp_path / "out")) == 2

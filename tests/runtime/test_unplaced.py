@@ -42,7 +42,7 @@ def declared(tmp_path: Path, window: Window, made: Any = times, **settings: Any)
     # Before the window: nothing of this operator's is anybody's business but its own.
     same = source.map(lambda record: record, name="same", on_error="quarantine", deterministic=True)
 
-    @pipeline.operator(same, window=window, deterministic=True, **settings)
+    @pipeline.operator(same, window=window, **{"deterministic": True, **settings})
     def sums(table: pa.Table) -> pa.Table:
         return table.select(["n"])
 
@@ -209,6 +209,20 @@ def test_verify_finds_an_event_without_a_place_that_was_not_set_aside(tmp_path: 
         log.execute("DELETE FROM aside")
     (finding,) = verify(pipeline, **place(tmp_path), engine="inline").findings
     assert (finding.event, finding.fact) == ("same.out#4", "has no place in any window, and was not set aside")
+
+
+def test_verify_finds_that_something_was_made_of_it(tmp_path: Path) -> None:
+    pipeline = declared(tmp_path, Tumbling(5, on="t"), on_error="quarantine", deterministic=False)
+    ran(pipeline, tmp_path)
+    asides = quarantine_of(pipeline.graph(), **place(tmp_path))
+    decide_quarantined(pipeline.graph(), asides, "drop", **place(tmp_path))
+    ran(pipeline, tmp_path)
+    with sqlite3.connect(tmp_path / "log.db") as log:
+        log.execute("DELETE FROM lineage WHERE operator = 'sums'")
+        made = (asides[0].row.input_set, "[[1, 1]]")
+        log.execute("INSERT INTO lineage VALUES ('sums', 'out', 1, 1, ?, ?)", made)
+    findings = verify(pipeline, **place(tmp_path), engine="inline").findings
+    assert any("yet something was made of it" in str(finding) for finding in findings), findings
 
 
 PIPELINE = """
