@@ -30,7 +30,7 @@ _KEPT = Path(__file__).parent / "__pycache__" / "messages"
 _MARK = "__clew_message__"
 #: What is raised to get somewhere, and read by nobody.
 _SILENT = {"CrashInjected", "Exit", "_Stopped", "StopIteration", "NotImplementedError", "SystemExit"}
-#: Functions that are given the words of an error, and do not return it.
+#: Functions that are given the words of an error, and keep it.
 _TELLERS = {"_wrong"}
 
 
@@ -70,21 +70,20 @@ def install() -> None:
 
 def follow() -> None:
     """Load the package as `install` has kept it."""
-    setattr(builtins, _MARK, _made)
+    setattr(builtins, _MARK, _make)
     sys.meta_path.insert(0, _Finder())
 
 
 _said: set[str] = set()
 
 
-def _made(site: str, error: Any) -> Any:
-    """Count a message, once in a process, and return the error."""
+def _make(site: str) -> None:
+    """Count a message that is about to be made, once in a process."""
     place = os.environ.get(PLACE)
     if place and site not in _said:
         _said.add(site)
         with open(place, "ab", buffering=0) as out:
             out.write(json.dumps([f"{MESSAGE}: {site}", 1]).encode() + b"\n")
-    return error
 
 
 class _Finder:
@@ -159,12 +158,13 @@ def _marked(path: Path, tree: "ast.Module") -> "ast.Module":
     wanted = {id(call) for call in _calls(tree)}
 
     class Marker(ast.NodeTransformer):
-        def visit_Call(self, call: ast.Call) -> ast.Call:
+        def visit_Call(self, call: ast.Call) -> ast.expr:
             self.generic_visit(call)
             if id(call) not in wanted:
                 return call
-            mark = ast.Call(ast.Name(_MARK, ast.Load()), [ast.Constant(f"{file}:{call.lineno}"), call], [])
-            return ast.fix_missing_locations(ast.copy_location(mark, call))
+            mark = ast.Call(ast.Name(_MARK, ast.Load()), [ast.Constant(f"{file}:{call.lineno}")], [])
+            # The mark gives None; and the call need not return, for it may raise by itself.
+            return ast.fix_missing_locations(ast.copy_location(ast.BoolOp(ast.Or(), [mark, call]), call))
 
     return Marker().visit(tree)  # type: ignore[no-any-return]
 
@@ -211,11 +211,12 @@ def _errors() -> frozenset[str]:
 
 @cache
 def _makers() -> frozenset[str]:
-    """Return the names of functions that return an error, or are told one."""
+    """Return the names of functions that return an error, raise it, or are told one."""
     import ast
 
     functions = [node for tree in _trees().values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    named = {node.name for node in functions if node.returns is not None and _called(node.returns) in _errors()}
+    given = {*_errors(), "NoReturn"}
+    named = {node.name for node in functions if node.returns is not None and _called(node.returns) in given}
     return frozenset(named | _TELLERS)
 
 

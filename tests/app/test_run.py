@@ -208,3 +208,11 @@ def _wait_for(seen, patience: float = 30) -> None:
     while not seen():
         assert time.monotonic() < until, "the run did not get so far"
         time.sleep(0.05)
+
+
+def test_a_fault_that_is_none_is_refused_before_anything_runs() -> None:
+    code, _, said = finish(start("version", CLEW_FAULTS="nowhere"))
+    assert code == 1
+    assert said == (
+        "error: CLEW_FAULTS: 'nowhere' is not a fault; write point[@operator][#nth][:action], see `clew crash-points`\n"
+    )

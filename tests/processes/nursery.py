@@ -20,6 +20,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINES = Path(__file__).parent / "pipelines"
+#: What counts the error messages of processes that tests start.
+CENSUS = ROOT / "tests" / "census"
 PATIENCE = 60
 FINAL = 3
 
@@ -101,7 +103,7 @@ class Nursery:
     """A process that forks one child per job."""
 
     def __init__(self) -> None:
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(PIPELINES)])}
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [CENSUS, ROOT, PIPELINES]))}
         self._process = subprocess.Popen(
             [sys.executable, __file__], cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
