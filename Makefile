@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup demo test soak tools lint bench clean
+.PHONY: setup demo test soak tools lint docs bench clean
 
 setup: $(VENV)/.ready
 
@@ -27,16 +27,20 @@ tools:
 	@sh tests/install_tools.sh
 
 test: lint tools
-	$(BIN)/pytest -n 2 --figures test
+	$(BIN)/pytest -n 2 --dist worksteal --figures test
 
 # For hours: random schedules that nobody has seen before, every sweep in full, a million events verified.
 SCHEDULES ?= 200000
 soak: lint tools
-	CLEW_SOAK=1 CLEW_SCHEDULES=$(SCHEDULES) $(BIN)/pytest -n 2 --timeout 0 --figures soak \
+	CLEW_SOAK=1 CLEW_SCHEDULES=$(SCHEDULES) $(BIN)/pytest -n 2 --dist worksteal --timeout 0 --figures soak \
 		tests/simulation tests/processes tests/storage tests/scenarios tests/model tests/store tests/runtime tests/spark
+
+# The pages as a site, with a reference made of docstrings: site/index.html.
+docs: setup
+	$(BIN)/mkdocs build --quiet --strict
 
 bench: setup
 	$(BIN)/python bench/throughput.py
 
 clean:
-	rm -rf $(VENV) .clew examples/*/data examples/*/out docs/tutorial/out docs/tutorial/*.db* bench/results
+	rm -rf $(VENV) .clew examples/*/data examples/*/out docs/tutorial/out docs/tutorial/*.db* bench/results site

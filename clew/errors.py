@@ -3,6 +3,11 @@
 from dataclasses import dataclass, field, fields, is_dataclass
 
 
+def counted(number: int, what: str) -> str:
+    """Say how many of something there are: `1 record`, `2 records`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 class ClewError(Exception):
     """Any failure that Clew explains to its user.
 
@@ -137,15 +142,17 @@ class WrongLog(ClewError):
 
 @dataclass(eq=False)
 class GraphChanged(ClewError):
-    """The pipeline's operators or connections are not those that its run began with."""
+    """The pipeline is not what its run began with, in a way that concerns what waits in the log."""
 
     pipeline: str
+    #: One fact each, with what can be done about it.
     changes: tuple[str, ...]
 
     def __str__(self) -> str:
+        told = "".join(f"\n  {change}" for change in self.changes)
         return (
-            f"pipeline {self.pipeline} is not as it was when its run began: {', '.join(self.changes)}; put it back as "
-            "it was to go on, or start from the beginning with --fresh"
+            f"pipeline {self.pipeline} is not as it was when its run began:{told}\n"
+            "put it back as it was to go on, accept what can be accepted, or start from the beginning with --fresh"
         )
 
 
@@ -179,10 +186,58 @@ class UserFunctionFailed(ClewError):
     def __str__(self) -> str:
         where = f"{self.events}, {self.record}" if self.record else self.events
         return (
-            f"operator {self.operator} failed on {where} ({self.attempts} attempts): "
+            f"operator {self.operator} failed on {where} ({counted(self.attempts, 'attempt')}): "
             f"{self.kind}: {self.message}\n{self.frames}\n"
             "mend the function and run again: the run resumes at this event"
         )
+
+
+@dataclass(eq=False)
+class NotPlaced(ClewError):
+    """An operator cannot tell which Input Sets an event belongs to."""
+
+    operator: str
+    event: str
+    reason: str
+    frames: str = ""
+    #: The record to blame, where it is one.
+    record: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.event}, {self.record}" if self.record else self.event
+        frames = f"\n{self.frames}" if self.frames else ""
+        return (
+            f"operator {self.operator} cannot place {where}: {self.reason}{frames}\n"
+            'mend its declaration and run again, or let it set such events aside with on_error="quarantine"'
+        )
+
+
+@dataclass(eq=False)
+class HookFailed(ClewError):
+    """The setup hook of an operator raised: no record is to blame."""
+
+    operator: str
+    kind: str
+    message: str
+    frames: str
+
+    def __str__(self) -> str:
+        return (
+            f"setup of operator {self.operator} failed: {self.kind}: {self.message}\n{self.frames}\n"
+            "mend what it needs, or the hook itself, and run again: the run resumes where it stopped"
+        )
+
+
+@dataclass(eq=False)
+class LookupFailed(ClewError):
+    """A static table cannot be read, or is not as it was declared."""
+
+    operator: str
+    lookup: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"lookup {self.lookup} of operator {self.operator}: {self.what}; mend it, and run again"
 
 
 @dataclass(eq=False)

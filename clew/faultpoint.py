@@ -101,9 +101,9 @@ class Fault:
 _armed: dict[str, list[Fault]] = {}
 
 
-def arm(*faults: str) -> list[Fault]:
+def arm(*faults: str | Fault) -> list[Fault]:
     """Arm faults in this process, in place of those armed before; returns them so that a test can ask `fired`."""
-    parsed = [Fault.parse(text) for text in faults]
+    parsed = [fault if isinstance(fault, Fault) else Fault.parse(fault) for fault in faults]
     _armed.clear()
     for fault in parsed:
         _armed.setdefault(fault.point, []).append(fault)

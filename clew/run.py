@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,14 +18,14 @@ from clew import trace as tracing
 from clew.errors import ClewError, NewerLog, RunFinished, SetupFailed, StoreFailed
 from clew.ids import Port
 from clew.model.certificate import Verdict
-from clew.model.verify import size
-from clew.model.verify import verify as judge
-from clew.model.work import Compute, Here
 from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Graph
+from clew.runtime.changes import Change, Finding, check_accepted, compare, plan, refuse
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
-from clew.runtime.engine import Engine, InlineEngine
+from clew.runtime.engine import Engine, InlineEngine, refuse_frames
+from clew.runtime.lookups import keep_lookups
+from clew.runtime.pending import Logged, read_logged, used_events
 from clew.runtime.progress import COMMIT_BOUNDS, CommitTimes, OperatorProgress, Progress
 from clew.runtime.quarantine import Quarantined, quarantined, records_of
 from clew.runtime.runner import Surroundings
@@ -33,7 +33,6 @@ from clew.runtime.status import OperatorStatus, RunStatus, read_status
 from clew.spark.java import Java, find_java
 from clew.spark.options import SparkOptions
 from clew.store.base import Collected, Store, Topology
-from clew.store.changes import refuse_changes
 from clew.store.disk import Disk
 from clew.store.disk import examine as examine_disk
 from clew.store.ephemeral import EphemeralStore
@@ -45,19 +44,21 @@ from clew.supervisor.threads import Policy, Supervisor
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from clew.model.work import Compute
     from clew.spark.health import SparkHealth
     from clew.spark.program import Program
     from clew.store.postgres_health import PostgresHealth
 
 # Who uses Clew as a library decides where its log goes; without a decision it is silent.
 logging.getLogger("clew").addHandler(logging.NullHandler())
+_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Recovery = Literal["log", "none"]
 Verifier = Literal["auto", "inline", "spark"]
 
 #: The name of a log that has a directory of its own.
-_LOG = "log.db"
+_LOG_FILE = "log.db"
 #: A run of more events than this is verified on Spark, unless somebody says otherwise.
 _LARGE = 100_000
 
@@ -75,7 +76,7 @@ class Log:
     def at(cls, url: str | None, pipeline: str, bodies: str | None = None) -> "Log":
         """Read `sqlite:///PATH`, `postgresql://...` or `memory:`; None is a file under .clew/ here."""
         home = Path(".clew") / pipeline
-        url = url or f"sqlite:///{home / _LOG}"
+        url = url or f"sqlite:///{home / _LOG_FILE}"
         scheme = urlsplit(url).scheme
         if scheme == "memory":
             return cls(url, bodies, str(home))
@@ -93,7 +94,7 @@ class Log:
             return Path(self.home) / name
         path = _sqlite_path(self.url)
         # In a directory of the log's own it needs no name of its own.
-        return path.with_name(name if path.name == _LOG else f"{path.name}.{name}")
+        return path.with_name(name if path.name == _LOG_FILE else f"{path.name}.{name}")
 
     def exists(self, pipeline: str) -> bool:
         """Say whether there is a log already; opens nothing that is not there."""
@@ -151,6 +152,7 @@ def run(
     log: str | None = None,
     bodies: str | None = None,
     fresh: bool = False,
+    accept: Sequence[str] = (),
     recovery: Recovery = "log",
     engine: "Engine | Literal['spark', 'inline']" = "spark",
     spark: "SparkSession | None" = None,
@@ -166,11 +168,14 @@ def run(
     `spark` is a session that you already have; without one Clew makes its own, on `master`, or with `options`, which
     are those of `spark-submit`. What user code prints on workers is in `workers.log` beside the log. `recovery="none"`
     runs the same turns with no log at all: it is the baseline of every overhead that is measured, and nothing survives
-    it. `trace` names a file that every step of the run is appended to.
+    it. `trace` names a file that every step of the run is appended to. `accept` names operators that were changed since
+    the run began in a way that costs something, as the refusal says; "all" names all.
     """
     graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
     place = Log.at(log, graph.name, bodies)
     options = _options(engine, spark, master, options)
+    if engine == "inline":
+        refuse_frames(graph)
     if recovery == "none":
         if trace is not None:
             raise SetupFailed("a run without a log leaves no trace", "leave out --trace, or --recovery none")
@@ -179,13 +184,18 @@ def run(
         _clear(graph, place)
     store = place.open(graph.name)
     try:
-        _declare(graph, store)
-        _refuse_finished(graph, store, place.url)
+        _refuse_foreign(graph, store)
+        logged = read_logged(store)
+        _refuse_finished(graph, store, logged, place.url)
+        change = _accepted_change(graph, store, logged, accept)
         _validate(graph)
+        _take_over(change, graph, store)
+        progress = progress or Progress()
+        progress.warnings += keep_lookups(graph, store, place.bodies)
         computes = _engine(graph, engine, spark, options, program, place.bodies, place.beside("workers.log"))
         try:
             with _traced(trace, graph, store):
-                return _supervise(graph, store, computes, place.bodies, True, policy, progress)
+                return _supervise(graph, store, computes, place.bodies, True, policy, progress, change.retaken)
         finally:
             computes.close()
     finally:
@@ -203,7 +213,8 @@ def gc(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> Co
     place = Log.at(log, pipeline.name, bodies)
     store = place.open(pipeline.name)
     try:
-        _declare(pipeline, store)
+        # What can go is told by the log's own connections, whatever the pipeline is now.
+        _refuse_foreign(pipeline, store)
         return collect(store, place.bodies)
     finally:
         store.close()
@@ -234,6 +245,12 @@ def decide_quarantined(
 ) -> int:
     """Say what the next run is to do with what was set aside; returns of how many it could be said."""
     place = Log.at(log, pipeline.name, bodies)
+    lost = [one.id for one in chosen if not one.placed]
+    if what == "retry" and lost:
+        raise ClewError(
+            f"{lost[0]} cannot be tried again: its event had no place in any window, and they have gone on; "
+            "drop it, and send its records once more from a source"
+        )
     by_operator: dict[str, list[int]] = {}
     for one in chosen:
         by_operator.setdefault(one.operator, []).append(one.row.number)
@@ -292,6 +309,9 @@ def verify(
     takes DataFrames; `program` gives the code for its executors. `trace` names files that the run was traced to.
     `progress` hears what is looked at.
     """
+    # Who only runs a pipeline does not wait for its judge.
+    from clew.model.verify import verify as judge
+
     graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
     place = Log.at(log, graph.name, bodies)
     if not place.exists(graph.name):
@@ -311,7 +331,9 @@ def _verifier(
     options: SparkOptions,
     program: "Callable[[], Program] | None",
     progress: Callable[[str], None],
-) -> Iterator[Compute]:
+) -> "Iterator[Compute]":
+    from clew.model.work import Here
+
     if engine == "inline" or (engine == "auto" and not _needs_spark(graph, place)):
         yield Here(graph)
         return
@@ -327,6 +349,8 @@ def _verifier(
 
 
 def _needs_spark(graph: Graph, place: Log) -> bool:
+    from clew.model.verify import size
+
     deterministic = [spec for spec in graph.operators.values() if spec.settings.deterministic]
     if any(function.style == "dataframe" for spec in deterministic for function in spec.functions):
         return True
@@ -435,15 +459,47 @@ def _clear(graph: Graph, place: Log) -> None:
     place.remove(graph.name)
 
 
-def _declare(graph: Graph, store: Store) -> None:
-    """Say whose log it is, unless its run began with another graph."""
-    connections = [Port(spec.name, name) for spec in graph.operators.values() for name in spec.sinks]
-    refuse_changes(store, topology(graph), connections)
-    store.declare(topology(graph))
+def _refuse_foreign(graph: Graph, store: Store) -> None:
+    """Refuse a log of another pipeline, or one that does not say whose it is; a new one becomes this pipeline's."""
+    if store.owner() != graph.name:
+        store.declare(topology(graph))
 
 
-def _refuse_finished(graph: Graph, store: Store, url: str) -> None:
-    if is_finished(graph, store):
+def _findings(graph: Graph, store: Store, logged: Logged) -> tuple[Finding, ...]:
+    return compare(graph, logged, lambda operator: used_events(store, operator))
+
+
+def _accepted_change(graph: Graph, store: Store, logged: Logged, accept: Sequence[str]) -> Change:
+    """Return what going on with the pipeline as it is now does; refused where nobody has accepted what that costs."""
+    check_accepted(graph, logged, accept)
+    findings = _findings(graph, store, logged)
+    refuse(graph.name, findings, accept)
+    return plan(graph, logged, findings)
+
+
+def _take_over(change: Change, graph: Graph, store: Store) -> None:
+    declared = topology(graph)
+    if change.writes or set(declared.links) != set(store.links()):
+        store.change(declared, change.writes)
+    for finding in change.findings:
+        _LOG.warning("pipeline changed", extra={"operator": finding.operator, "what": finding.told})
+
+
+def changes(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> tuple[Finding, ...] | None:
+    """Return what is not as it was when the run began, or None when there is no log; changes nothing."""
+    place = Log.at(log, pipeline.name, bodies)
+    if not place.exists(pipeline.name):
+        return None
+    with closing(place.open(pipeline.name)) as store:
+        _refuse_foreign(pipeline, store)
+        return _findings(pipeline, store, read_logged(store))
+
+
+def _refuse_finished(graph: Graph, store: Store, logged: Logged, url: str) -> None:
+    """Raise RunFinished when the run that the log is of has finished, whatever the pipeline is now."""
+    gone = {name for name, held in logged.operators.items() if logged.told and held.version is None}
+    rows = [row for row in store.operators() if row.operator not in gone]
+    if rows and all(row.status == "finished" for row in rows) and is_finished(graph, store):
         raise RunFinished(graph.name, masked(url))
 
 
@@ -505,6 +561,7 @@ def _run_without_log(
     with tempfile.TemporaryDirectory(prefix="clew-", dir=memory) as bodies:
         store = EphemeralStore(lambda name: Path(bodies, name).unlink(missing_ok=True))
         store.declare(topology(graph))
+        keep_lookups(graph, store, bodies, durable=False)
         computes = _engine(graph, engine, spark, options, program, bodies)
         try:
             return _supervise(graph, store, computes, bodies, False, policy, progress)
@@ -520,10 +577,11 @@ def _supervise(
     durable: bool,
     policy: Policy | None,
     progress: Progress | None,
+    retaken: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Progress:
     progress = progress or Progress()
     channels = Channels(graph, store)
-    around = Surroundings(graph, store, engine, channels, progress, bodies, durable)
+    around = Surroundings(graph, store, engine, channels, progress, bodies, durable, retaken=retaken or {})
     store.claim()
     Supervisor(around, policy).run()
     progress.quarantined = sum(one.open for one in quarantined(graph, store))
@@ -539,8 +597,9 @@ def masked(url: str) -> str:
 
 
 __all__ = [
-    "COMMIT_BOUNDS", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Health", "KINDS", "Kind", "Log",
-    "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Quarantined", "Recovery", "RunStatus",
-    "SparkOptions", "Verdict", "Verifier", "chaos", "decide_quarantined", "draw", "examine", "gc", "is_finished",
-    "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run", "status", "topology", "verify",
+    "COMMIT_BOUNDS", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Finding", "Health", "KINDS", "Kind",
+    "Log", "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Quarantined", "Recovery", "RunStatus",
+    "SparkOptions", "Verdict", "Verifier", "changes", "chaos", "decide_quarantined", "draw", "examine", "gc",
+    "is_finished", "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run", "status",
+    "topology", "verify",
 ]  # fmt: skip

@@ -11,10 +11,11 @@ from typing import NoReturn
 import pytest
 
 from clew.faultpoint import POINTS
+from tests.messages import MESSAGE, PLACE, Site, sites
 
-#: The file that every process appends to; set by the session that prints the table.
-PLACE = "CLEW_TALLY"
 SCENARIOS = 18
+#: Whether `make test` fails where an error message was produced by no test; until then they are listed.
+EVERY_MESSAGE = False
 #: How many pipelines the sweep over system calls is to be of.
 PIPELINES = 3
 
@@ -77,6 +78,19 @@ def table(figures: Counter[str], soak: bool, failed: int) -> Iterator[Line]:
     yield _outputs(figures, failed)
     yield _all("canaries caught", _distinct(figures, CAUGHT), _distinct(figures, PLANTED))
     yield _all("scenarios", _distinct(figures, SCENARIO), SCENARIOS)
+    if not soak:
+        # It leaves out the trees that say most.
+        yield _messages(len(sites()), len(silent(figures)))
+
+
+def silent(figures: Counter[str]) -> list[Site]:
+    """Return the error messages that no test has produced."""
+    return [site for site in sites() if not figures[f"{MESSAGE}: {site.name}"]]
+
+
+def _messages(there: int, missing: int) -> Line:
+    wanted = "all" if EVERY_MESSAGE else "all; for now the others are listed"
+    return Line("error messages produced", f"{there - missing:,} of {there:,}", wanted, not (missing and EVERY_MESSAGE))
 
 
 def _outputs(figures: Counter[str], failed: int) -> Line:
@@ -108,7 +122,7 @@ def _distinct(figures: Counter[str], figure: str) -> int:
 
 
 def write(figures: Counter[str], soak: bool, failed: int, say: Callable[[str], None]) -> None:
-    """Write the table, and in how many schedules each canary was caught."""
+    """Write the table, in how many schedules each canary was caught, and the error messages that nobody produced."""
     lines = list(table(figures, soak, failed))
     width = max(len(line.figure) for line in lines)
     for line in lines:
@@ -116,3 +130,5 @@ def write(figures: Counter[str], soak: bool, failed: int, say: Callable[[str], N
     for name in sorted(name for name in figures if name.startswith(f"{CAUGHT}: ")):
         canary = name.partition(": ")[2]
         say(f"  {canary}: found in {figures[name]} of {figures[f'{PLANTED}: {canary}']} schedules")
+    for site in [] if soak else silent(figures):
+        say(f"  not produced: {site.name}  {site.text[:100]}")

@@ -11,8 +11,10 @@ from clew.app.flags import make_importable
 from clew.app.settings import in_force
 from clew.app.target import File, Json, Target, near, split_location
 from clew.app.terminal import FAILED, explained, print_json
-from clew.errors import GraphError, GraphErrors
+from clew.errors import GraphError, GraphErrors, SetupFailed, counted
 from clew.pipeline.graph import Graph, warnings
+from clew.run import Finding as Changed
+from clew.run import changes, masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,14 @@ def check(
         bool,
         typer.Option("--explain", help="Say of each operator what it does, what is promised, and what a crash costs."),
     ] = False,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log",
+            metavar="URL",
+            help="Say also what has changed since the run in this log, and what would become of it.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say everything that is wrong with a pipeline's declaration; exit 1 if anything is. Starts nothing."""
@@ -41,19 +51,43 @@ def check(
         settings = in_force()
         make_importable(settings.py_files)
         graph, findings = _examine(Target.parse(file))
-        failed = graph is None
+        changed = _changes(graph, log)
+        failed = graph is None or any(not found.compatible for found in changed or ())
         told = explain(settings.applied_to(graph)) if graph is not None and in_words else []
         if as_json:
             name = graph.name if graph is not None else None
             answer = {"ok": not failed, "pipeline": name, "findings": [asdict(found) for found in findings]}
             own = {"fingerprint": graph.fingerprint, "operators": [asdict(each) for each in told]} if graph else {}
-            print_json({**answer, **own} if in_words else answer)
+            since = {} if changed is None else {"changes": [asdict(found) for found in changed]}
+            print_json({**answer, **since, **(own if in_words else {})})
         else:
             if graph is not None and in_words:
                 _explain(graph, told)
             _tell(graph, findings)
+            _tell_changes(log, changed)
         if failed:
             raise typer.Exit(FAILED)
+
+
+def _changes(graph: Graph | None, log: str | None) -> tuple[Changed, ...] | None:
+    """Return what is not as it was when the run in a log began, if a log was named."""
+    if graph is None or log is None:
+        return None
+    found = changes(graph, log)
+    if found is None:
+        raise SetupFailed(
+            f"pipeline {graph.name} has no log at {masked(log)}", "name the log of a run, or leave out --log"
+        )
+    return found
+
+
+def _tell_changes(log: str | None, found: Sequence[Changed] | None) -> None:
+    if log is None or found is None:
+        return
+    for one in found:
+        typer.echo(f"{'changed' if one.compatible else 'refused'}: {one.offer}", err=not one.compatible)
+    if not found:
+        typer.echo(f"nothing that the run in {masked(log)} depends on has changed")
 
 
 def _examine(target: Target) -> tuple[Graph | None, list[Finding]]:
@@ -84,5 +118,12 @@ def _tell(graph: Graph | None, findings: Sequence[Finding]) -> None:
     for found in findings:
         typer.echo(str(found), err=found.kind == "error")
     if graph is not None:
-        shape = f"{len(graph.operators)} operators, {len(graph.links)} connections, {len(graph.groups)} groups"
+        shape = ", ".join(
+            counted(number, what)
+            for number, what in (
+                (len(graph.operators), "operator"),
+                (len(graph.links), "connection"),
+                (len(graph.groups), "group"),
+            )
+        )
         typer.echo(f"pipeline {graph.name}: {shape}; no errors")

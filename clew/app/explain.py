@@ -1,6 +1,5 @@
 """Says in words what a pipeline's operators do, what is promised, and what a crash costs; starts nothing."""
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import Any
@@ -9,6 +8,7 @@ from clew.pipeline.contracts import Observed, Replayable, Sink
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
 from clew.pipeline.operators import LateRecords
 from clew.pipeline.timewindows import EventTime
+from clew.pipeline.versions import fingerprint_of
 from clew.pipeline.windows import Window
 
 #: When Input Sets are complete, by the name of their window; at the end of all inputs, what is open fires too.
@@ -31,6 +31,8 @@ class Explained:
     reads: str
     windows: tuple[str, ...]
     runs: tuple[str, ...]
+    besides: tuple[str, ...]
+    error: str
     promises: tuple[str, ...]
     crash: str
     fingerprint: str
@@ -40,6 +42,8 @@ class Explained:
         yield "reads", self.reads
         yield from (("window", text) for text in self.windows)
         yield from (("runs", text) for text in self.runs)
+        yield from (("given", text) for text in self.besides)
+        yield from (("on error", text) for text in (self.error,) if text)
         yield from (("promised", text) for text in self.promises)
         yield "a crash costs", self.crash
         yield "fingerprint", self.fingerprint
@@ -49,8 +53,8 @@ def explain(graph: Graph) -> list[Explained]:
     """Explain all operators, in the order of their declaration."""
     return [
         Explained(
-            name, _reads(spec), tuple(_windows(spec)), tuple(_runs(spec)), tuple(_promises(spec)), _crash(graph, spec),
-            fingerprint(spec),
+            name, _reads(spec), tuple(_windows(spec)), tuple(_runs(spec)), tuple(_besides(spec)), _on_error(spec),
+            tuple(_promises(spec)), _crash(graph, spec), fingerprint_of(spec.version),
         )
         for name, spec in graph.operators.items()
     ]  # fmt: skip
@@ -132,6 +136,28 @@ def _style(function: Generative) -> str:
     return "DataFrame job per Input Set: a Spark job for each, a few at once"
 
 
+def _besides(spec: OperatorSpec) -> Iterator[str]:
+    # The functions of a general operator share theirs.
+    for function in spec.functions[:1] if spec.general is not None else spec.functions:
+        for name, lookup in function.besides.lookups.items():
+            by = f", by {lookup.key}" if lookup.key else ""
+            text = f"lookup {name}{by}: {lookup.described}, read once when a run begins and kept with it"
+            yield text if spec.general is not None else _named(spec, function, text)
+        if function.besides.setup is not None:
+            hook = getattr(function.besides.setup.hook, "__name__", repr(function.besides.setup.hook))
+            text = f"what {hook} makes, once in each process before the first record"
+            yield text if spec.general is not None else _named(spec, function, text)
+
+
+def _on_error(spec: OperatorSpec) -> str:
+    if not spec.functions:
+        return ""
+    tries = f"{spec.settings.attempts} attempts" if spec.settings.attempts > 1 else "one attempt"
+    if spec.settings.on_error == "stop":
+        return f"stop: after {tries} the run stops, and resumes there"
+    return f"quarantine: after {tries} what it fails on is set aside, and the rest goes on"
+
+
 def _promises(spec: OperatorSpec) -> Iterator[str]:
     if spec.source is not None:
         yield _source_promise(spec)
@@ -179,12 +205,3 @@ def _cost(spec: OperatorSpec) -> str:
     if spec.is_sink:
         return "the writes in flight are looked for, and written again where they are missing"
     return f"{turn} and at most {spec.settings.max_turn_events} events, is computed again"
-
-
-def fingerprint(spec: OperatorSpec) -> str:
-    """Name an operator's declaration: its ports, windows and outside systems, not the code of its functions."""
-    parts = [*(f"{port}<{sender}" for port, sender in spec.inputs.items()), *spec.outputs]
-    parts += [f"{f.name} {f.style} {f.row_local} {f.window.fingerprint()} {f.outputs}" for f in spec.functions]
-    parts += [f"{name}>{sink.describe()}" for name, sink in spec.sinks.items()]
-    parts += [spec.source.describe()] if spec.source is not None else []
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

@@ -64,11 +64,8 @@ def _buckets(times: CommitTimes) -> list[tuple[str, float]]:
 
 
 @contextmanager
-def served(address: str | None, pipeline: str, progress: Progress) -> Iterator[int | None]:
+def served(address: str, pipeline: str, progress: Progress) -> Iterator[int]:
     """Serve the figures at HOST:PORT for as long as the block lasts; gives the port, which 0 leaves to the system."""
-    if address is None:
-        yield None
-        return
     host, port = parse_address(address)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(RunCollector(pipeline, progress))

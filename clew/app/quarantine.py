@@ -12,6 +12,7 @@ from clew.app.gc import no_log
 from clew.app.settings import in_force
 from clew.app.target import Bodies, File, Json, LogUrl, Target, run_again
 from clew.app.terminal import FAILED, complain, explained, print_json, results
+from clew.errors import counted
 from clew.pipeline.graph import Graph
 from clew.run import Log, Quarantined, decide_quarantined, quarantine_of, quarantined_records
 
@@ -61,11 +62,11 @@ def show(file: File, id: str, log: LogUrl = None, bodies: Bodies = None, as_json
             return
         error = one.row.error
         typer.echo(f"{one.id}: {one.row.status}, {one.events}")
-        typer.echo(f"{error['kind']}: {error['message']} ({error['attempts']} attempts)")
+        typer.echo(f"{error['kind']}: {error['message']} ({counted(error['attempts'], 'attempt')})")
         if error["frames"]:
             typer.echo(error["frames"])
         for port, table in records.items():
-            typer.echo(f"{table.num_rows} records on {port}:")
+            typer.echo(f"{counted(table.num_rows, 'record')} on {port}:")
             for row in table.slice(0, 10).to_pylist():
                 typer.echo(f"  {row}")
 
@@ -87,7 +88,9 @@ def _decide(
 ) -> None:
     with explained():
         kept = _read(file, log, bodies, False)
-        chosen = _chosen(kept.found, ids or [], all_)
+        # What cannot be tried again is left where it is, unless it is named.
+        open_ones = [one for one in kept.found if what == "drop" or one.placed]
+        chosen = _chosen(open_ones if all_ and not ids else kept.found, ids or [], all_)
         decide_quarantined(kept.graph, chosen, what, kept.log, kept.bodies)
         for one in chosen:
             typer.echo(f"{one.id} {word} by the next run: {one.events}")

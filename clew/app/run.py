@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,7 +27,6 @@ from clew.app.flags import (
     spark_options,
 )
 from clew.app.logs import logged_to, own_log
-from clew.app.metrics import served
 from clew.app.settings import Settings, in_force
 from clew.app.target import Bodies, File, LogUrl, Target, run_again
 from clew.app.terminal import (
@@ -43,7 +42,7 @@ from clew.app.terminal import (
 from clew.app.watch import Display, display_for, watching
 from clew.errors import ClewError, NewerLog, RunFinished
 from clew.pipeline.graph import Graph
-from clew.run import Log, Progress, Recovery, RunStatus, SparkOptions, masked, program_of
+from clew.run import Log, Progress, Recovery, RunStatus, SparkOptions, changes, masked, program_of
 from clew.run import run as run_pipeline
 from clew.run import status as read_status
 
@@ -70,6 +69,7 @@ class Request:
     #: The log as it was named on the command line.
     named: str | None = None
     options: SparkOptions = field(default_factory=SparkOptions)
+    accept: tuple[str, ...] = ()
 
     @property
     def log(self) -> str | None:
@@ -102,6 +102,14 @@ def run(
     bodies: Bodies = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove the log and start from the beginning.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --fresh removes a log.")] = False,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept",
+            metavar="OPERATOR",
+            help="Go on though this operator was changed, at the cost that `clew check --log` tells; `all` for all.",
+        ),
+    ] = None,
     recovery: Annotated[
         Recovery, typer.Option(help="none runs without any log: faster, and nothing survives a failure.")
     ] = "log",
@@ -145,6 +153,7 @@ def run(
             trace,
             flags["log"],
             spark_options(settings.engine, settings, flags),
+            tuple(accept or ()),
         )
         make_importable(settings.py_files)
         target = Target.parse(file)
@@ -179,7 +188,15 @@ def _announce(graph: Graph, request: Request, display: Display, may_ask: bool) -
         return False
     if not before.finished:
         display.say(f"resuming run {before.run_id} of pipeline {graph.name}: {before.events} events logged")
+        _tell_changes(graph, request, display)
     return not before.finished
+
+
+def _tell_changes(graph: Graph, request: Request, display: Display) -> None:
+    """Say what is not as it was; what must be accepted first is the run's own to say."""
+    for found in changes(graph, request.log, request.bodies) or ():
+        if found.compatible or (found.accept and {found.operator, "all"} & set(request.accept)):
+            display.say(f"changed: {found.told}")
 
 
 def _status_before(graph: Graph, request: Request) -> RunStatus | NewerLog | None:
@@ -207,6 +224,15 @@ def _confirm(graph: Graph, before: RunStatus | NewerLog, url: str) -> None:
         raise typer.Exit(FAILED)
 
 
+def _served(address: str | None, pipeline: str, progress: Progress) -> AbstractContextManager[int | None]:
+    """Serve the run's figures, if that was asked for; who does not ask does not wait for the library."""
+    if address is None:
+        return nullcontext()
+    from clew.app.metrics import served
+
+    return served(address, pipeline, progress)
+
+
 def _run(graph: Graph, target: Target, request: Request, display: Display) -> Report:
     report = Report()
     began = time.monotonic()
@@ -214,7 +240,7 @@ def _run(graph: Graph, target: Target, request: Request, display: Display) -> Re
     own_stdout = redirect_stdout(sys.stderr) if request.as_json else nullcontext()
     try:
         with (
-            served(request.settings.metrics, graph.name, report.progress) as port,
+            _served(request.settings.metrics, graph.name, report.progress) as port,
             watching(display, graph, report.progress),
             _interruptible(display),
             own_stdout,
@@ -247,6 +273,7 @@ def _perform(graph: Graph, target: Target, request: Request, progress: Progress)
         log=request.log,
         bodies=request.bodies,
         fresh=request.fresh,
+        accept=request.accept,
         recovery=request.recovery,
         engine=request.settings.engine,
         options=request.options,
@@ -292,6 +319,8 @@ def _interruptible(display: Display) -> Iterator[None]:
 
 def _tell(graph: Graph, request: Request, report: Report, display: Display) -> None:
     """Say how it ended: figures on stdout, a failure on stderr."""
+    for warning in report.progress.warnings:
+        typer.echo(f"warning: {warning}", err=True)
     if request.as_json:
         print_json(_as_json(graph, request, report))
     else:
@@ -317,6 +346,7 @@ def _as_json(graph: Graph, request: Request, report: Report) -> dict[str, object
         "pipeline": graph.name,
         "outcome": report.outcome,
         "error": report.message or None,
+        "warnings": report.progress.warnings,
         "log": masked(Log.at(request.log, graph.name, request.bodies).url) if logged else None,
         "run": _run_id(graph, request) if logged else None,
         "resumed": report.resumed,

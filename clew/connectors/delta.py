@@ -55,6 +55,9 @@ class Delta(Sink):
     def describe(self) -> str:
         return f"delta {self.given}"
 
+    def place(self) -> str:
+        return f"{self.describe()}, by key {self.key}, partitioned by {self.partition_by}"
+
     def holds(self) -> "DeltaHeld":
         return DeltaHeld(self.path, self.key)
 

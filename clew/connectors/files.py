@@ -53,6 +53,9 @@ class Files(Replayable, Sink):
         by = f" by {', '.join(self.partition_by)}" if self.partition_by else ""
         return f"files {self.given}{by}"
 
+    def place(self) -> str:
+        return f"{self.describe()} as {self.format}" if self.format else self.describe()
+
     def schema(self) -> pa.Schema | None:
         return self.declared
 

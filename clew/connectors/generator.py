@@ -24,6 +24,10 @@ class Generator(Replayable):
     def describe(self) -> str:
         return _describe(self.function, self.events)
 
+    def place(self) -> str:
+        # The function is code, which may change.
+        return f"generator, {self.events} events"
+
     def schema(self) -> pa.Schema | None:
         return self.declared
 
@@ -48,6 +52,10 @@ class ObservedGenerator(Observed):
 
     def describe(self) -> str:
         return _describe(self.function, self.events)
+
+    def place(self) -> str:
+        # The function is code, which may change.
+        return f"generator, {self.events} events"
 
     def schema(self) -> pa.Schema | None:
         return self.declared

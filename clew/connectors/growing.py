@@ -51,6 +51,9 @@ class GrowingFiles(Continuing):
     def describe(self) -> str:
         return f"{self.files.describe()}, as they come"
 
+    def place(self) -> str:
+        return f"{self.files.place()}, as they come"
+
     def schema(self) -> pa.Schema | None:
         return self.declared
 

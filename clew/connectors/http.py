@@ -44,6 +44,9 @@ class Http(Connection, Sink):
     def describe(self) -> str:
         return f"http {self.endpoint.describe()}"
 
+    def place(self) -> str:
+        return f"{self.method} {self.describe()} as {self.format}, named in {self.idempotency_header}"
+
     def holds(self) -> "HttpHeld | None":
         return None if self.listing is None else HttpHeld(self.listing)
 

@@ -205,6 +205,9 @@ class SqlTable(Sink):
     def describe(self) -> str:
         return f"{self.dialect.describe()} table {self.table}"
 
+    def place(self) -> str:
+        return f"{self.describe()}, by key {', '.join(self.key)}" if self.key else self.describe()
+
     def holds(self) -> RowsHeld:
         return RowsHeld(self.dialect.place(), self.table, self.key)
 

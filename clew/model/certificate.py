@@ -4,7 +4,7 @@ Whatever the checker knows of a run it knows through `Certificate`. Nothing in i
 held against the declared functions, the sources and the sinks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -63,6 +63,8 @@ class SetAside:
     records: tuple[int, ...] | None
     #: Whether it was tried again, or dropped.
     resolved: bool
+    #: Whether its event had a place in the operator's Input Sets.
+    placed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,26 @@ class Answer:
     action: int
     input_set: int
     body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The content of a lookup: its hash, and itself where it is in no file."""
+
+    digest: str
+    data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What of an operator was changed in the course of its run."""
+
+    #: The code that it had last, as `OperatorSpec.version` names it; None where the log does not say.
+    code: str | None = None
+    #: The last Input Set, of a source the last event, that earlier code may have made; 0 where there was none.
+    mixed: int = 0
+    #: The parts of its version that were changed, besides its code.
+    parts: tuple[str, ...] = ()
 
 
 class Certificate(Protocol):
@@ -86,6 +108,9 @@ class Certificate(Protocol):
 
     def statuses(self) -> dict[str, str]:
         """Return the status of each operator."""
+
+    def changed(self, operator: str) -> Changed:
+        """Return what of an operator was changed in the course of the run."""
 
     def links(self) -> dict[Port, Port]:
         """Return the sender of each receiver."""
@@ -129,6 +154,9 @@ class Certificate(Protocol):
 
     def answers(self, operator: str) -> Iterator[Answer]:
         """Yield the effects of side-effect reads by connection, and in the order in which they were logged."""
+
+    def lookups(self, operator: str) -> Mapping[str, "Kept"]:
+        """Return what the run has kept of the operator's lookups, by name."""
 
     def actions(self, source: str) -> Iterator[tuple[int, bool]]:
         """Yield the numbers of a source's read actions, in order, and whether each is complete."""
@@ -202,6 +230,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
+        """The verdict: `explained`, `not explained` or `undecided`."""
         weights = {finding.weight for finding in self.findings}
         if "wrong" in weights:
             return "not explained"

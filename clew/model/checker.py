@@ -8,12 +8,13 @@ they can; and that the sinks hold, as multisets, what the certificate says was w
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from clew.ids import Port
-from clew.model.certificate import Certificate, EventWrong, Finding, Mistake, Sent, Verdict, undecided, wrong
+from clew.model.certificate import Certificate, EventWrong, Finding, Kept, Mistake, Sent, Verdict, undecided, wrong
+from clew.model.declared import as_of_code
 from clew.model.evidence import Gathering, stretches
 from clew.model.replay import Claim, Replay
 from clew.model.sinks import check_sinks
@@ -78,13 +79,27 @@ class Checker:
             # What it goes through first it looks for at once.
             replay = Replay(spec, self._log, lambda port, sent: self._facts(spec, port, sent))
             try:
-                self._go_through(spec, replay)
+                if self._is_followed(spec):
+                    self._go_through(spec, replay)
             finally:
                 self._verdict.count("events", replay.events)
         except Mistake as mistake:
             self._add(mistake.finding)
         except EventWrong as error:
             self._add(error.finding(spec.name))
+
+    def _is_followed(self, spec: OperatorSpec) -> bool:
+        """Say whether Input Sets can be followed from the start: not where what forms them was changed on the way."""
+        parts = sorted({"inputs", "window"}.intersection(self._log.changed(spec.name).parts))
+        if not parts:
+            return True
+        fact = (
+            f"its {' and its '.join(parts)} changed in the course of the run, so that its Input Sets cannot be followed"
+        )
+        self._add(undecided(spec.name, fact))
+        if not spec.is_sink:
+            self._check_unknown(spec)
+        return False
 
     def _go_through(self, spec: OperatorSpec, replay: Replay) -> None:
         claims = _counted(replay.claims(), self._verdict)
@@ -94,13 +109,26 @@ class Checker:
                 writes.check(claim)
             writes.finish()
         elif spec.settings.deterministic and self._can_compute(spec):
-            self._recompute(spec, claims)
+            self._recompute(spec, self._of_this_code(spec, claims))
         else:
             if not spec.settings.deterministic:
                 self._verdict.counted.append(spec.name)
             for _ in claims:
                 pass
             self._check_unknown(spec)
+
+    def _of_this_code(self, spec: OperatorSpec, claims: Iterator[Claim]) -> Iterator[Claim]:
+        """Leave out the Output Sets that code may have made which nobody has any more."""
+        mixed = self._log.changed(spec.name).mixed
+        left = 0
+        for claim in claims:
+            if claim.input_set > mixed:
+                yield claim
+            else:
+                left += 1
+        if left:
+            fact = f"its code changed in the course of the run: {left} Output Sets may be the earlier code's"
+            self._add(undecided(spec.name, f"{fact}, and were not computed again"))
 
     def _check_unknown(self, spec: OperatorSpec) -> None:
         """Of functions that may give anything: what they gave is whole."""
@@ -114,6 +142,10 @@ class Checker:
         OwnWrites(self._log, spec, self._compute).finish_unknown()
 
     def _can_compute(self, spec: OperatorSpec) -> bool:
+        if self._log.changed(spec.name).mixed and (spec.sinks or spec.reads):
+            fact = "its code changed in the course of the run, so that its writes and reads cannot be followed"
+            self._add(undecided(spec.name, fact))
+            return False
         if self._compute.frames is None and any(function.style == "dataframe" for function in spec.functions):
             self._add(undecided(spec.name, "takes Spark DataFrames; verify it with Spark to compute it again"))
             return False
@@ -136,7 +168,7 @@ class Checker:
         for result in self._compute.map(self._works(spec, gathering.chunks(claims), under_way)):
             work = under_way.popleft()
             if result.finding is not None:
-                raise Mistake(result.finding)
+                raise Mistake(as_of_code(spec, self._log, result.finding))
             self._verdict.count("Output Sets", len(work.evidence))
             writes.check(work, result)
         gathering.finish()
@@ -150,9 +182,18 @@ class Checker:
         outputs = {port: self._log.schema(Port(spec.name, port)) for port in spec.outputs}
         known = {port: schema for port, schema in inputs.items() if schema is not None}
         sent = {port: schema for port, schema in outputs.items() if schema is not None}
+        lookups = self._kept(spec)
         for chunk in chunks:
-            under_way.append(Recompute(spec.name, chunk, known, sent, self._log.root))
+            under_way.append(Recompute(spec.name, chunk, known, sent, self._log.root, lookups))
             yield under_way[-1]
+
+    def _kept(self, spec: OperatorSpec) -> Mapping[str, Kept]:
+        """Return what the run has kept of the lookups; raises EventWrong where it lacks one."""
+        kept = self._log.lookups(spec.name)
+        for name in spec.lookups:
+            if name not in kept:
+                raise EventWrong("", f"the log has not kept lookup {name}")
+        return {name: kept[name] for name in spec.lookups}
 
 
 def _counted(claims: Iterator[Claim], verdict: Verdict) -> Iterator[Claim]:

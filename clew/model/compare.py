@@ -172,6 +172,13 @@ def shown(rows: Sequence[Row], names: Sequence[str] = (), most: int = 3) -> str:
     return ("; ".join(told) or "no record") + more
 
 
+def shown_apart(one: Sequence[Row], other: Sequence[Row], names: Sequence[str] = ()) -> tuple[str, str]:
+    """Return some records of two sequences, from the first on in which they differ."""
+    at = next((i for i, pair in enumerate(zip(one, other)) if not same(*pair)), min(len(one), len(other)))
+    before = f"from record {at + 1} on: " if at else ""
+    return before + shown(one[at:], names), before + shown(other[at:], names)
+
+
 def _told(value: Any, name: str | None) -> str:
     text = format(value, "f") if isinstance(value, Decimal) else repr(value)
     return f"{name} {text}" if name else text

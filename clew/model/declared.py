@@ -1,10 +1,12 @@
 """From declarations to courses: what an operator's windows mean."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from clew.model.certificate import Certificate, Finding
 from clew.model.times import IntervalCourse, SessionCourse, groups_of, times_of
 from clew.model.windows import (
     BatchCourse,
@@ -103,3 +105,14 @@ def _bounded(window: Tumbling | Sliding | Session, table: pa.Table, start: int, 
     for name, at in (("window_start", start), ("window_end", end)):
         table = table.append_column(name, pa.array([at] * table.num_rows, pa.int64()).cast(bound))
     return table
+
+
+def as_of_code(spec: OperatorSpec, certificate: Certificate, finding: Finding) -> Finding:
+    """Return a finding for what it is worth where code gives something else than what was logged.
+
+    If the code is another one than the run had, that may be why.
+    """
+    had = certificate.changed(spec.name).code
+    if finding.weight != "wrong" or had is None or had == spec.version["code"]:
+        return finding
+    return replace(finding, weight="undecided", fact=f"{finding.fact}; its code is another one than the run had")

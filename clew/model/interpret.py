@@ -16,6 +16,7 @@ from clew.ids import EventId
 from clew.model.declared import of_window
 from clew.model.windows import Records
 from clew.pipeline.graph import Generative, OperatorSpec
+from clew.pipeline.lookups import Content
 from clew.pipeline.operators import Event, InputSet
 from clew.pipeline.schema import conform, fixed, normalise
 
@@ -44,6 +45,8 @@ class Given:
     answers: Mapping[str, Sequence[pa.Table]] = field(default_factory=dict)
     #: Which records of its events it has, where the key does not tell.
     records: Records | None = None
+    #: What the run has kept of the lookups.
+    lookups: Mapping[str, Content] = field(default_factory=dict)
 
 
 @dataclass
@@ -70,9 +73,9 @@ def interpret(given: Given, frames: Frames | None = None) -> Made:
             result = function.run(_input_set(given), context)
             context.check()
         case "arrow":
-            result = function.run(*_tables(given, function))
+            result = function.run(*_tables(given, function), **function.arguments(given.lookups, _resources(function)))
         case "dataframe":
-            result = _needed(frames, given.spec)(function.run, list(_tables(given, function)))
+            result = _framed(frames, given, function, list(_tables(given, function)))
     for port, table in _by_port(result, function):
         context.made.add(port, table)
     return context.made
@@ -80,11 +83,11 @@ def interpret(given: Given, frames: Frames | None = None) -> Made:
 
 def interpret_rows(givens: Sequence[Given], frames: Frames | None) -> list[Made]:
     """Run a row-local function of DataFrames once for several Input Sets, whose records it keeps apart by their tag."""
-    spec, function = givens[0].spec, givens[0].spec.function(givens[0].function)
+    function = givens[0].spec.function(givens[0].function)
     tagged = [[_tagged(table, given.input_set) for table in _tables(given, function)] for given in givens]
     inputs = [pa.concat_tables(tables) for tables in zip(*tagged)]
     made = {given.input_set: Made() for given in givens}
-    for port, table in _by_port(_needed(frames, spec)(function.run, inputs), function):
+    for port, table in _by_port(_framed(frames, givens[0], function, inputs), function):
         for number, one in made.items():
             one.add(port, table.filter(pc.equal(table[TAG], number)).drop_columns([TAG]))
     return list(made.values())
@@ -92,6 +95,21 @@ def interpret_rows(givens: Sequence[Given], frames: Frames | None) -> list[Made]
 
 def _tagged(table: pa.Table, number: int) -> pa.Table:
     return table.append_column(TAG, pa.array([number] * table.num_rows, pa.int64()))
+
+
+def _framed(frames: Frames | None, given: Given, function: Generative, inputs: Sequence[pa.Table]) -> Any:
+    """Call a function of DataFrames; lookups become DataFrames as its inputs do."""
+    names = list(function.besides.lookups)
+
+    def run(*all_frames: Any) -> Any:
+        lookups = dict(zip(names, all_frames[len(inputs) :]))
+        return function.run(*all_frames[: len(inputs)], **function.besides.arguments(lookups, _resources(function)))
+
+    return _needed(frames, given.spec)(run, [*inputs, *(given.lookups[name].table for name in names)])
+
+
+def _resources(function: Generative) -> Any:
+    return None if function.besides.setup is None else function.besides.setup.value()
 
 
 def _needed(frames: Frames | None, spec: OperatorSpec) -> Frames:
@@ -105,8 +123,15 @@ class _Context:
 
     def __init__(self, given: Given) -> None:
         self.state = given.state or {}
+        self.lookups = {name: one.table for name, one in given.lookups.items()}
+        self.resources = _resources(given.spec.function(given.function))
         self.made = Made()
+        self._lookups = given.lookups
         self._answers = {name: iter(tables) for name, tables in given.answers.items()}
+
+    @property
+    def records(self) -> Mapping[str, Any]:
+        return {name: one.records for name, one in self._lookups.items()}
 
     def read(self, connection: str, action: str) -> pa.Table:
         answer = next(self._answers.get(connection, iter(())), None)

@@ -6,6 +6,8 @@ It knows the tables of a log from their description in docs/protocol.md, and sha
 them.
 """
 
+import base64
+import hashlib
 import json
 import os
 import sqlite3
@@ -22,10 +24,13 @@ import pyarrow.ipc as ipc
 
 from clew.errors import ClewError, NewerLog, SetupFailed, WrongLog
 from clew.ids import Port
-from clew.model.certificate import Answer, Body, EventWrong, Logged, Sent, SetAside, Taken
+from clew.model.certificate import Answer, Body, Changed, EventWrong, Kept, Logged, Sent, SetAside, Taken
 
 #: The version of the tables that this module knows.
 VERSION = 2
+
+#: The function that the label of an event names which no window could place.
+UNPLACED = "not placed"
 
 _PAGE = 2_000
 
@@ -192,6 +197,12 @@ class Log:
     def statuses(self) -> dict[str, str]:
         return {str(name): str(status) for name, status in self._database.rows("SELECT name, status FROM operator")}
 
+    def changed(self, operator: str) -> Changed:
+        for (text,) in self._database.rows("SELECT value FROM meta WHERE key = ?", f"version:{operator}"):
+            with _reading("meta", operator):
+                return changed_of(json.loads(text))
+        return Changed()
+
     def links(self) -> dict[Port, Port]:
         rows = self._database.rows("SELECT rec_operator, rec_port, operator, port FROM link")
         return {Port(rec, rec_port): Port(sender, port) for rec, rec_port, sender, port in rows}
@@ -275,10 +286,11 @@ class Log:
     def asides(self, operator: str) -> Iterator[SetAside]:
         if self.version < 2:
             return
-        sql = "SELECT number, input_set, records, status FROM aside WHERE operator = ? ORDER BY number"
-        for number, input_set, records, status in self._database.rows(sql, operator):
+        sql = "SELECT number, input_set, records, status, label FROM aside WHERE operator = ? ORDER BY number"
+        for number, input_set, records, status, label in self._database.rows(sql, operator):
             places = None if records is None else tuple(json.loads(records))
-            yield SetAside(number, input_set, places, status in ("retried", "dropped"))
+            placed = json.loads(label)[0] != UNPLACED
+            yield SetAside(number, input_set, places, status in ("retried", "dropped"), placed)
 
     def late(self, operator: str) -> dict[str, int]:
         for (text,) in self._database.rows("SELECT state FROM latest_state WHERE operator = ?", operator):
@@ -347,6 +359,17 @@ class Log:
                 found = [Answer(connection, action, input_set, body) for body in _Run.of(columns).bodies()]
             yield from found
 
+    def lookups(self, operator: str) -> dict[str, Kept]:
+        own = f"lookup:{operator}."
+        found = {}
+        for key, value in self._database.rows("SELECT key, value FROM meta"):
+            if key.startswith(own):
+                with _reading("meta", key):
+                    kept = json.loads(value)
+                    data = None if kept["data"] is None else base64.b64decode(kept["data"])
+                    found[key.removeprefix(own)] = Kept(kept["sha256"], data)
+        return found
+
     def size(self) -> int:
         """Return how many events the log holds."""
         return sum(int(count or 0) for (count,) in self._database.rows("SELECT sum(count) FROM sent"))
@@ -358,6 +381,11 @@ class Log:
     def pending(self, source: str) -> bool:
         sql = "SELECT 1 FROM read_event WHERE operator = ? AND input_set IS NULL AND lengths IS NOT NULL"
         return any(True for _ in self._database.rows(sql, source))
+
+
+def changed_of(version: Any) -> Changed:
+    """Return what the version of an operator says of its changes."""
+    return Changed(version["parts"]["code"], int(version["mixed"]), tuple(version["changes"]))
 
 
 def late_of(state: Any) -> dict[str, int]:
@@ -391,6 +419,22 @@ def bytes_of(body: Body, root: str | None, event: str = "") -> bytes:
             found=f"{len(data)} bytes of checksum {found:08x}",
         )  # fmt: skip
     return data
+
+
+def kept_records(kept: Kept, root: str | None, name: str) -> pa.Table:
+    """Return the content of a lookup, which must be what the run has kept."""
+    place = f"{kept.digest}.arrow"
+    try:
+        data = kept.data
+        if data is None:
+            with open(os.path.join(root or "", ".lookups", place), "rb") as file:
+                data = file.read()
+    except OSError as error:
+        raise EventWrong("", f"the kept content of lookup {name} cannot be read: {error.strerror}") from error
+    if hashlib.sha256(data).hexdigest() != kept.digest:
+        raise EventWrong("", f"the kept content of lookup {name} in {place} is damaged")
+    with ipc.open_stream(pa.py_buffer(data)) as stream:
+        return stream.read_all()
 
 
 def records(body: Body, root: str | None, schema: pa.Schema | None, event: str = "") -> pa.Table:

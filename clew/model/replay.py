@@ -16,7 +16,8 @@ from clew.errors import ClewError
 from clew.ids import EventId, Port
 from clew.model.certificate import Certificate, Finding, Mistake, Sent, SetAside, Taken, undecided, wrong
 from clew.model.declared import courses, label_of, late_functions
-from clew.model.windows import Course, Event, Label, NotDeclared, Records
+from clew.model.read import UNPLACED
+from clew.model.windows import Course, Event, Label, NoPlace, NotDeclared, Records
 from clew.pipeline.graph import OperatorSpec
 
 #: For an event of a receiver's port, what its course needs to know of the records.
@@ -81,6 +82,8 @@ class Replay:
         self._late = late_functions(spec)
         #: Input Sets of late records that the last event has opened, and which records these are.
         self._missed: dict[Label, Records] = {}
+        #: The Input Set of the last event, where this has no place in any window.
+        self._alone: Label | None = None
         #: Events that joined a further Input Set: (input port, number, Input Set).
         self._rejoined: set[tuple[str, int, int]] = set()
         #: By Input Set, and by number: what was set aside, and the claim that it was part of.
@@ -158,7 +161,11 @@ class Replay:
             outputs = {port: lineage.of(input_set) for port, lineage in self._outputs.items()}
             if claim.state is not None:
                 self._check_state(_Open(input_set, list(claim.spans)), claim.state)
-            yield self._with_asides(replace(again, outputs=outputs))
+            made = self._with_asides(replace(again, outputs=outputs))
+            if claim.function == UNPLACED:
+                self._check_aside(made)
+            else:
+                yield made
 
     def _of_aside(self, claim: Claim, aside: SetAside) -> Records | None:
         if aside.records is None:
@@ -206,6 +213,24 @@ class Replay:
             yield one.seq, one, Event(port, number, row.rows, row.size, facts), row.end
 
     def _assign(self, event: Event, logged: tuple[int, ...]) -> None:
+        if isinstance(event.facts, NoPlace) or self._is_said_to_have_none(logged):
+            self._alone = (UNPLACED, (event.port, event.number))
+            expected = [self._join(self._alone, event)]
+        else:
+            expected = self._placed(event, logged)
+        if tuple(expected) != logged:
+            self._wrong(
+                "is in other Input Sets than its windows say", event,
+                input_set=next((number for number in (*logged, *expected) if number not in expected), expected[0]),
+                expected=_numbers(expected), found=_numbers(logged),
+            )  # fmt: skip
+
+    def _is_said_to_have_none(self, logged: tuple[int, ...]) -> bool:
+        """Say whether the log has set the event aside as one without a place; what was wrong may be mended by now."""
+        return len(logged) == 1 and any(not aside.placed for aside in self._asides.get(logged[0], ()))
+
+    def _placed(self, event: Event, logged: tuple[int, ...]) -> list[int]:
+        """Return the Input Sets that an event belongs to, by all courses."""
         expected: list[int] = []
         for name, course in self._courses.items():
             seen = event if self._spec.general is not None or event.facts is None else _own_facts(event, name)
@@ -217,12 +242,7 @@ class Replay:
                 self._missed[label] = {(event.port, event.number): course.missed}
                 expected.append(self._join(label, event))
             expected += [self._join(label_of(self._spec, name, key), event) for key in keys]
-        if tuple(expected) != logged:
-            self._wrong(
-                "is in other Input Sets than its windows say", event,
-                input_set=next((number for number in (*logged, *expected) if number not in expected), expected[0]),
-                expected=_numbers(expected), found=_numbers(logged),
-            )  # fmt: skip
+        return expected
 
     def _taken(self, course: Course, event: Event, logged: tuple[int, ...]) -> Sequence[Any]:
         try:
@@ -242,6 +262,9 @@ class Replay:
         return self._open[label].number
 
     def _close(self, ask: Callable[[Course], Sequence[Any]]) -> Iterator[Claim]:
+        if self._alone is not None:
+            self._check_aside(self._claim(self._alone, self._open.pop(self._alone), None, None))
+            self._alone = None
         for label, records in self._missed.items():
             yield self._claim(label, self._open.pop(label), None, records)
         self._missed = {}
@@ -252,6 +275,15 @@ class Replay:
                     continue
                 state = course.state(key)
                 yield self._claim(label, self._open.pop(label), state, course.records(key))
+
+    def _check_aside(self, claim: Claim) -> None:
+        """See that an event without a place was set aside, and that nothing was made of it."""
+        (port, number, _), *_ = claim.spans
+        event = str(EventId(self._spec.inputs[port], number))
+        if not claim.aside:
+            self._wrong("has no place in any window, and was not set aside", about=event, input_set=claim.input_set)
+        if any(count for _, count in claim.outputs.values()):
+            self._wrong("has no place in any window, yet something was made of it", about=event)
 
     def _claim(self, label: Label, closed: _Open, state: Any, records: Records | None) -> Claim:
         if state is not None:

@@ -73,8 +73,19 @@ def check_sinks(graph: Graph, certificate: Certificate, compute: Compute, verdic
                 writer = _Writer(port, held, certificate.collected_writes(port) > 0)
                 places.setdefault(_place(held, port), []).append(writer)
     for writers in places.values():
+        moved = [writer.port for writer in writers if "place" in certificate.changed(writer.port.operator).parts]
+        if moved:
+            fact = "was written to elsewhere before, so that what is there cannot be held against all that was written"
+            verdict.findings.append(undecided(moved[0].operator, f"{moved[0]} {fact}"))
+            continue
         kind = _Files if isinstance(writers[0].held, FilesHeld) else _Table
-        kind(writers, certificate, compute, verdict).check()
+        kind(writers, certificate, compute, verdict, _were_others(graph, certificate)).check()
+
+
+def _were_others(graph: Graph, certificate: Certificate) -> bool:
+    """Say whether sinks that are gone, or wrote elsewhere before, may have written in the same places."""
+    moved = any("place" in certificate.changed(name).parts for name in graph.operators)
+    return moved or not graph.operators.keys() >= certificate.statuses().keys()
 
 
 def _place(held: Held, port: Port) -> Any:
@@ -88,13 +99,20 @@ class _Place:
     """One place, and all connections that write to it."""
 
     def __init__(
-        self, writers: Sequence[_Writer], certificate: Certificate, compute: Compute, verdict: Verdict
+        self,
+        writers: Sequence[_Writer],
+        certificate: Certificate,
+        compute: Compute,
+        verdict: Verdict,
+        were_others: bool = False,
     ) -> None:
         self._writers = writers
         self._operator = writers[0].port.operator
         self._log = certificate
         self._compute = compute
         self._verdict = verdict
+        #: Whether sinks that the pipeline had before may have written here too.
+        self._were_others = were_others
 
     def check(self) -> None:
         """Add what is wrong to the verdict: the first that is found."""
@@ -290,28 +308,34 @@ class _Table(_Place):
         origins = {repr(row): origin for origin, row in reversed(written)}
         others = other_runs(holding.held, self._log.run) if isinstance(holding.held, RowsHeld) else 0
         if missing:
-            self._missing(missing, extra, origins, names, replaced=bool(key and others))
+            self._missing(missing, extra, origins, names, self._by_others(others) if key else "")
         elif extra:
-            self._extra(extra, origins, names, others)
+            collected = "write actions were collected" if self._gone else ""
+            self._extra(extra, origins, names, self._by_others(others) or collected)
+
+    def _by_others(self, others: int) -> str:
+        """Say who else may have written here, if anybody."""
+        if others:
+            return "other runs have written there too"
+        return "sinks that are gone, or wrote elsewhere before, may have written there too" if self._were_others else ""
 
     def _missing(
-        self, missing: list[Row], extra: list[Row], origins: dict[str, Origin], names: Sequence[str], *, replaced: bool
+        self, missing: list[Row], extra: list[Row], origins: dict[str, Origin], names: Sequence[str], others: str
     ) -> None:
         origin = origins[repr(missing[0])]
         more = f", and {_many(len(missing) - 1, 'more record')}" if len(missing) > 1 else ""
         fact = f"a record of write action #{origin.write} is not in {self._where}{more}"
         told = {"expected": shown(missing, names), "found": shown(extra, names), **_named(origin)}
-        if replaced:
-            fact = f"{fact}; other runs have written there too, and may have replaced it"
+        if others:
+            fact = f"{fact}; {others}, and may have replaced it"
             self._add(undecided(self._operator, fact, **told))
         else:
             self._add(wrong(self._operator, fact, **told))
 
-    def _extra(self, extra: list[Row], origins: dict[str, Origin], names: Sequence[str], others: int) -> None:
+    def _extra(self, extra: list[Row], origins: dict[str, Origin], names: Sequence[str], why: str) -> None:
         again = [row for row in extra if repr(row) in origins]
         found = shown(extra, names)
-        if others or self._gone:
-            why = "other runs have written there too" if others else "write actions were collected"
+        if why:
             fact = f"{self._where} holds {_many(len(extra), 'record')} more than this run wrote; {why}"
             self._add(undecided(self._operator, fact, found=found))
         elif again:

@@ -8,6 +8,7 @@ from clew.errors import ClewError
 from clew.ids import Port
 from clew.model.certificate import Certificate, EventWrong, Finding, Verdict, undecided, wrong
 from clew.model.compare import shown
+from clew.model.declared import as_of_code
 from clew.model.evidence import stretches
 from clew.model.holdings import EventsLogged, FetchOne, Holding, Numbers, ReadSlice, Records, Slice
 from clew.model.outside import files_of
@@ -75,14 +76,25 @@ class _Source:
         self._schema = certificate.schema(self._port)
 
     def check(self) -> Iterator[Finding]:
-        if isinstance(self._held, FilesHeld) and self._held.as_they_came and self._schema is not None:
+        if self._log.changed(self._spec.name).mixed:
+            fact = (
+                "its code changed in the course of the run, so that what it gave cannot be held against what it gives"
+            )
+            yield undecided(self._spec.name, fact)
+            yield from self._intact()
+        elif isinstance(self._held, FilesHeld) and self._held.as_they_came and self._schema is not None:
             yield from self._compare_files(self._held)
         elif self._can_be_read_again:
             yield from self._compare()
         else:
             # What was observed once is as good as anything else that could have been observed.
-            for _ in self._compute.map(Intact(stretch) for stretch in self._stretches()):
-                pass
+            yield from self._intact()
+
+    def _intact(self) -> Iterator[Finding]:
+        """Check that what was logged is whole."""
+        for _ in self._compute.map(Intact(stretch) for stretch in self._stretches()):
+            pass
+        yield from ()
 
     @property
     def _can_be_read_again(self) -> bool:
@@ -132,7 +144,8 @@ class _Source:
             fact = f"has sent {index} records and the source has more: it has grown since, or they were lost"
             return undecided(self._spec.name, fact, expected=expected, found=found)
         fact = f"record {index + 1} is not the one that the source gives, or the source has changed since"
-        return wrong(self._spec.name, fact, event=event, expected=expected, found=found)
+        found_wrong = wrong(self._spec.name, fact, event=event, expected=expected, found=found)
+        return as_of_code(self._spec, self._log, found_wrong)
 
     def _record(self, places: Iterator[tuple[Records, Sequence[int] | None]], index: int) -> tuple[str, str]:
         """Return the event that a record is in, and the record."""

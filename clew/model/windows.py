@@ -26,6 +26,13 @@ class NotDeclared(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class NoPlace:
+    """Stands for the facts of an event that cannot be placed."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """An event as a course sees it."""
 

@@ -6,21 +6,22 @@ the outside is in `holdings`.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, groupby
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from clew.ids import EventId, Port
-from clew.model.certificate import Body, EventWrong, Finding, wrong
-from clew.model.compare import number_of, numbers_of, rows_of, same_rows, shown, unmatched
+from clew.model.certificate import Body, EventWrong, Finding, Kept, wrong
+from clew.model.compare import number_of, numbers_of, rows_of, same_rows, shown, shown_apart, unmatched
 from clew.model.declared import courses
 from clew.model.interpret import Frames, Given, Made, as_sent, interpret, interpret_rows
-from clew.model.read import bytes_of, records
+from clew.model.read import bytes_of, kept_records, records
 from clew.model.replay import Claim
-from clew.model.windows import Course, Records
+from clew.model.windows import Course, NoPlace, Records
 from clew.pipeline.graph import Graph, OperatorSpec
+from clew.pipeline.lookups import Content
 
 
 class Work(Protocol):
@@ -89,13 +90,14 @@ class Facts:
     def run(self, graph: Graph, frames: Frames | None) -> list[Any]:
         spec = graph.operators[self.operator]
         own = {name: course for name, course in courses(spec).items() if course.needs_facts}
-        return [self._facts(spec, own, event, table) for event, table in self.stretch.events()]
+        return [self._facts(spec, own, table) for _, table in self.stretch.events()]
 
-    def _facts(self, spec: OperatorSpec, own: Mapping[str, Course], event: str, table: pa.Table) -> Any:
+    def _facts(self, spec: OperatorSpec, own: Mapping[str, Course], table: pa.Table) -> Any:
         try:
             facts = {name: course.facts(table) for name, course in own.items()}
         except Exception as error:
-            raise EventWrong(event, f"{spec.name} cannot tell its facts: {type(error).__name__}: {error}") from error
+            # Then it has no place, and must have been set aside.
+            return NoPlace(f"{type(error).__name__}: {error}")
         return facts if spec.general is None else facts[""]
 
 
@@ -127,6 +129,7 @@ class Recompute:
     inputs: Mapping[str, pa.Schema]
     outputs: Mapping[str, pa.Schema]
     root: str | None
+    lookups: Mapping[str, Kept] = field(default_factory=dict)
 
     def run(self, graph: Graph, frames: Frames | None) -> Recomputed:
         spec = graph.operators[self.operator]
@@ -171,8 +174,11 @@ class Recompute:
         }
         return Given(
             spec, claim.function, claim.key, claim.input_set, events, self.inputs, claim.state, answers,
-            _records_left(claim, events),
+            _records_left(claim, events), self._lookups(spec),
         )  # fmt: skip
+
+    def _lookups(self, spec: OperatorSpec) -> dict[str, Content]:
+        return {name: _content(kept, self.root, name, spec.lookups[name].key) for name, kept in self.lookups.items()}
 
     def _input(self, spec: OperatorSpec, one: Evidence, port: str, number: int) -> pa.Table:
         event = str(EventId(spec.inputs[port], number))
@@ -191,9 +197,10 @@ class Recompute:
                 fact = f"is declared deterministic and is not: it gives something else each time, on port {port}"
             first, count = one.claim.outputs.get(port, (0, 0))
             event = str(EventId(Port(spec.name, port), first)) if count else ""
+            told = (_records_apart if frames else _events_apart)(expected, found)
             return wrong(
                 spec.name, fact, event=event or _first_event(spec, one.claim), input_set=one.claim.input_set,
-                expected=_events_shown(expected), found=_events_shown(found),
+                expected=told[0], found=told[1],
             )  # fmt: skip
         return None
 
@@ -227,6 +234,12 @@ class Rewrite:
     def run(self, graph: Graph, frames: Frames | None) -> pa.Table:
         made = self.work.again(graph.operators[self.work.operator], self.evidence, frames)
         return made.writes[self.connection][self.nth]
+
+
+@lru_cache(maxsize=16)
+def _content(kept: Kept, root: str | None, name: str, key: str | None) -> Content:
+    """Hold the content of a lookup once per process, however many pieces of work ask for it."""
+    return Content(kept_records(kept, root, name), key)
 
 
 def _records_left(claim: Claim, events: Sequence[tuple[str, int, pa.Table]]) -> Records | None:
@@ -271,6 +284,23 @@ def _first_event(spec: OperatorSpec, claim: Claim) -> str:
         return ""
     port, first, _ = claim.spans[0]
     return str(EventId(spec.inputs[port], first))
+
+
+def _records_apart(expected: Sequence[pa.Table], found: Sequence[pa.Table]) -> tuple[str, str]:
+    """Show the records that have no counterpart."""
+    names: Sequence[str] = next((table.schema.names for table in (*expected, *found)), ())
+    missing, extra = unmatched(chain.from_iterable(map(rows_of, expected)), chain.from_iterable(map(rows_of, found)))
+    return shown(missing, names), shown(extra, names)
+
+
+def _events_apart(expected: Sequence[pa.Table], found: Sequence[pa.Table]) -> tuple[str, str]:
+    """Show the first event that differs, from the first record on that does."""
+    if len(expected) != len(found):
+        return _events_shown(expected), _events_shown(found)
+    at = next(i for i, (one, other) in enumerate(zip(expected, found)) if not _same_events([one], [other]))
+    event = f"event {at + 1} of {len(found)}: " if len(found) > 1 else ""
+    one, other = shown_apart(rows_of(expected[at]), rows_of(found[at]), found[at].schema.names)
+    return event + one, event + other
 
 
 def _events_shown(events: Sequence[pa.Table]) -> str:

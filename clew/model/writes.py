@@ -4,7 +4,7 @@ from typing import Any
 
 from clew.ids import EventId, Port
 from clew.model.certificate import Certificate, Logged, Mistake, undecided, wrong
-from clew.model.compare import rows_of, same_rows, shown
+from clew.model.compare import rows_of, same_rows, shown_apart
 from clew.model.read import records
 from clew.model.replay import Claim
 from clew.model.work import Compute, Recompute, Recomputed, Rewrite, digest
@@ -116,11 +116,12 @@ class OwnWrites:
         (expected,) = self._compute.map([again])
         if len(tables) == 1 and same_rows(rows_of(tables[0]), rows_of(expected)):
             return
+        found = [row for table in tables for row in rows_of(table)]
+        told = shown_apart(rows_of(expected), found, expected.schema.names)
         raise Mistake(
             wrong(
                 self._spec.name, f"write action {name} is not what the function writes",
-                input_set=again.evidence.claim.input_set, expected=_shown(expected),
-                found="; ".join(_shown(table) for table in tables) or "no records",
+                input_set=again.evidence.claim.input_set, expected=told[0], found=told[1],
             )
         )  # fmt: skip
 
@@ -131,10 +132,6 @@ class OwnWrites:
     def finish_unknown(self) -> None:
         for log in self._logs.values():
             log.finish_unknown()
-
-
-def _shown(table: Any) -> str:
-    return shown(rows_of(table), table.schema.names)
 
 
 def _spans(events: Any) -> str:

@@ -1,11 +1,13 @@
 """General operators that Clew brings along: what needs global state, or reads while it works."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from clew.errors import ClewError
+from clew.pipeline.lookups import RESOURCES, taken
 from clew.pipeline.operators import Context, InputSet, Operator
 from clew.pipeline.records import PerRecord
 from clew.pipeline.windows import Header, Key, State
@@ -67,22 +69,23 @@ def _added(table: pa.Table, column: str, values: pa.Array) -> pa.Table:
 class Enriched(_EachEvent):
     """Asks a system about each record, once for records that ask the same, and adds what it answers."""
 
-    def __init__(
-        self, ask: Callable[[Mapping[str, Any]], str | None], add: Callable[[Any, pa.Table], Any] | None
-    ) -> None:
+    def __init__(self, ask: Callable[..., str | None], add: Callable[..., Any] | None) -> None:
         self._ask = ask
-        self._add = add or _first_row
+        self._add: Callable[..., Any] = add or _first_row
 
     def generate(self, input_set: InputSet, context: Context) -> pa.Table:
         answers: dict[str, pa.Table] = {}
+        given = {**context.records, RESOURCES: context.resources}
+        ask = partial(self._ask, **taken(self._ask, given))
+        add = partial(self._add, **taken(self._add, given))
 
         def enrich(row: dict[str, Any]) -> Any:
-            action = self._ask(row)
+            action = ask(row)
             if action is None:
-                return self._add(row, pa.table({}))
+                return add(row, pa.table({}))
             if action not in answers:
                 answers[action] = context.read("asked", action)
-            return self._add(row, answers[action])
+            return add(row, answers[action])
 
         return PerRecord(enrich, "map")(input_set.table())
 

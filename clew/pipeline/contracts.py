@@ -87,6 +87,10 @@ class Source(ABC):
     def describe(self) -> str:
         """Return the text of the read action, as READ_ACTION keeps it; secrets are masked."""
 
+    def place(self) -> str:
+        """Tell what is read, secrets masked: a run that has begun to read one place cannot go on with another."""
+        return self.describe()
+
     def validate(self) -> None:
         """Raise SourceFailed when the outside system can be seen to be missing; opens nothing for long."""
 
@@ -154,6 +158,7 @@ class Continuing(Replayable):
 
     @property
     def stores_snapshot(self) -> bool:
+        """Always: each read action's snapshot is its own."""
         return True
 
     @abstractmethod
@@ -239,6 +244,10 @@ class Sink(ABC):
     @abstractmethod
     def describe(self) -> str:
         """Name the system and the place in it; secrets are masked."""
+
+    def place(self) -> str:
+        """Tell where writes go and how they are applied there, secrets masked."""
+        return self.describe()
 
     def holds(self) -> Held | None:
         """Say where `clew verify` can read what was written, or None where nobody can."""

@@ -1,6 +1,5 @@
 """How a user declares a pipeline. Declaring never starts anything."""
 
-import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -23,6 +22,7 @@ from clew.pipeline.graph import (
     late_function,
 )
 from clew.pipeline.location import caller
+from clew.pipeline.lookups import RESOURCES, Besides, Lookup, Setup, parameters_of
 from clew.pipeline.operators import Operator
 from clew.pipeline.records import Filter, PerRecord, Verb, check_returns, record_type, schema_of
 from clew.pipeline.schema import fixed
@@ -32,6 +32,8 @@ from clew.pipeline.windows import Batch, Each, Window
 Function = TypeVar("Function", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SETTINGS = tuple(field.name for field in fields(Settings))
+#: What every operator with a function of the user's may be given besides settings.
+_BESIDES = ("lookups", "setup")
 
 
 class Pipeline:
@@ -83,22 +85,32 @@ class Pipeline:
         def declare(function: Function) -> Function:
             self._decorated(where)
             own = name or function.__name__
-            kind, parameters = self._inspect(function, own, where)
+            # A copy: a decorator may be kept and used again.
+            given = dict(settings)
+            besides = self._taking((function,), self._besides(given, own, where), own, where)
+            kind, parameters = self._inspect(function, own, where, besides)
             ports = self._inputs(inputs, own, where, parameters)
             run, how = run_of(function, kind)
-            made = Generative(function.__name__, run, how, window or Each(), sent, row_local)
-            self._declare(own, where, ports, made, settings, schema)
+            made = Generative(function.__name__, run, how, window or Each(), sent, row_local, besides)
+            self._declare(own, where, ports, made, given, schema)
             self._remember(function, own)
             return function
 
         return declare
 
     def also(
-        self, operator: Any, *, window: Window | None = None, outputs: Sequence[str]
+        self,
+        operator: Any,
+        *,
+        window: Window | None = None,
+        outputs: Sequence[str],
+        lookups: Mapping[str, Lookup] | None = None,
+        setup: Callable[[], Any] | None = None,
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as a further generative function of an operator.
 
-        It sees the same events through a window of its own, and sends on ports of its own.
+        It sees the same events through a window of its own, sends on ports of its own, and has its own lookups and
+        setup hook.
         """
         where = caller()
         sent = _names(outputs)
@@ -107,10 +119,13 @@ class Pipeline:
         def declare(function: Function) -> Function:
             self._decorated(where)
             own = self._port(operator, where).operator
-            kind, parameters = self._inspect(function, own, where)
+            given = self._besides({"lookups": lookups, "setup": setup}, own, where)
+            besides = self._taking((function,), given, own, where)
+            kind, parameters = self._inspect(function, own, where, besides)
             self._check_ports(sent, own, where)
             run, how = run_of(function, kind)
-            self._extend(own, Generative(function.__name__, run, how, window or Each(), sent), parameters, where)
+            made = Generative(function.__name__, run, how, window or Each(), sent, besides=besides)
+            self._extend(own, made, parameters, where)
             return function
 
         return declare
@@ -130,12 +145,17 @@ class Pipeline:
     def sql(self, name: str, text: str, *, window: Window | None = None, schema: Any = None, **given: Any) -> Stream:
         """Declare a query as an operator; its tables are the inputs by the names given: `sql("x", "...", paid=paid)`.
 
-        What is named like a setting is one; all others are inputs.
+        What is named like a setting, `lookups` or `setup` is that; all others are inputs. Lookups are tables too.
         """
         where = caller()
-        settings = {key: given.pop(key) for key in list(given) if key in _SETTINGS}
+        settings = {key: given.pop(key) for key in list(given) if key in (*_SETTINGS, *_BESIDES)}
+        besides = self._besides(settings, name, where)
+        for both in sorted(set(given).intersection(besides.lookups)):
+            self._wrong(f"{name} has an input and a lookup of the name {both}; give one of them another", where)
+        besides = replace(besides, passed=tuple(besides.lookups))
         ports = self._inputs(tuple(given.values()), name, where, tuple(given))
-        made = Generative("sql", Sql(text, tuple(given)), "dataframe", window or Batch(), ("out",))
+        run = Sql(text, tuple(given))
+        made = Generative("sql", run, "dataframe", window or Batch(), ("out",), besides=besides)
         return self._declare(name, where, ports, made, settings, schema)
 
     def per_record(
@@ -148,9 +168,10 @@ class Pipeline:
             return self.built(verb, (stream,), Filter(function), Each(), own, settings)
         given = dict(settings)
         schema = given.pop("schema", None)
-        run, told = self._record_function(verb, function, own, where)
+        besides = self._taking((function,), self._besides(given, own, where), own, where)
+        run, told = self._record_function(verb, function, own, where, besides)
         ports = self._inputs((stream,), own, where, ("in",))
-        made = Generative(verb, run, "arrow", Each(), ("out",))
+        made = Generative(verb, run, "arrow", Each(), ("out",), besides=besides)
         return self._declare(own, where, ports, made, given, told if schema is None else schema)
 
     def built(
@@ -162,14 +183,20 @@ class Pipeline:
         name: str | None,
         settings: Mapping[str, Any],
         outputs: tuple[str, ...] = ("out",),
+        calls: Sequence[Callable[..., Any]] = (),
     ) -> Stream:
-        """Declare one of Clew's own functions, which are deterministic; verbs of streams call this."""
+        """Declare one of Clew's own functions, which are deterministic; verbs of streams call this.
+
+        `calls` are the user's functions that it calls: these may take lookups.
+        """
         where = caller()
         own = name or self.name_for(inputs[0], None, verb)
         names = ("in",) if len(inputs) == 1 else tuple(f"in{i + 1}" for i in range(len(inputs)))
-        made = Generative(verb, function, "arrow", window, outputs)
+        given = {"deterministic": True, **settings}
+        besides = self._taking(calls, self._besides(given, own, where), own, where)
+        made = Generative(verb, function, "arrow", window, outputs, besides=besides)
         ports = self._inputs(inputs, own, where, names)
-        return self._declare(own, where, ports, made, {"deterministic": True, **settings}, None)
+        return self._declare(own, where, ports, made, given, None)
 
     def name_for(self, stream: Any, function: Any, verb: str) -> str:
         """Return the name of an operator that was given none: its function's, or one made of its input and its verb."""
@@ -195,10 +222,49 @@ class Pipeline:
 
         return declare
 
-    def _record_function(self, verb: Verb, function: Any, name: str, where: str) -> tuple[Any, pa.Schema | None]:
+    def _besides(self, settings: dict[str, Any], name: str, where: str) -> Besides:
+        """Take the lookups and the setup hook out of what was given to an operator."""
+        lookups, setup = settings.pop("lookups", None) or {}, settings.pop("setup", None)
+        if not isinstance(lookups, Mapping):
+            self._wrong(
+                f"lookups of {name} are {lookups!r}; give them by name, as in lookups={{'rates': clew.lookup(...)}}",
+                where,
+            )
+            lookups = {}
+        for key, one in lookups.items():
+            if not isinstance(key, str) or not key.isidentifier() or key == RESOURCES:
+                self._wrong(f"{key!r} cannot name a lookup of {name}; use a name that a parameter can have", where)
+            if not isinstance(one, Lookup):
+                self._wrong(f"lookup {key} of {name} is a {type(one).__name__}; make it with clew.lookup(...)", where)
+        if setup is not None and not callable(setup):
+            self._wrong(f"setup of {name} is {setup!r}; give it a function without arguments", where)
+            setup = None
+        kept = {key: one for key, one in lookups.items() if isinstance(key, str) and isinstance(one, Lookup)}
+        return Besides(kept, None if setup is None else Setup(setup))
+
+    def _taking(self, functions: Sequence[Any], given: Besides, name: str, where: str) -> Besides:
+        """Say which of these the user's functions take by parameters of their names; each lookup must be taken."""
+        if not functions and given:
+            self._wrong(
+                f"{name} calls no function of yours, so it takes neither lookups nor setup; leave them out", where
+            )
+        parameters = {parameter for function in functions for parameter in parameters_of(function)}
+        for lookup in given.lookups if functions else ():
+            if lookup not in parameters:
+                called = " or ".join(getattr(function, "__name__", repr(function)) for function in functions)
+                self._wrong(
+                    f"{called} has no parameter {lookup} to take the lookup of that name by; add it, or name the "
+                    "lookup as the parameter that is meant for it",
+                    where,
+                )
+        return replace(given, passed=tuple(one for one in given.names if one in parameters))
+
+    def _record_function(
+        self, verb: Verb, function: Any, name: str, where: str, besides: Besides
+    ) -> tuple[Any, pa.Schema | None]:
         """Read what a function of single records takes and gives from its annotations."""
         hints = _hints(function)
-        parameters = _parameters(function)
+        parameters = tuple(one for one in parameters_of(function) if one not in besides.names)
         try:
             self._count(name, len(parameters), 1, where)
             taken = record_type(hints.get(parameters[0])) if parameters else None
@@ -240,17 +306,24 @@ class Pipeline:
         reads: Mapping[str, Connection] | None = None,
         writes: Mapping[str, Sink] | None = None,
         schema: "pa.Schema | Mapping[str, pa.Schema] | None" = None,
+        calls: Sequence[Callable[..., Any]] | None = None,
         **settings: Any,
     ) -> Stream:
-        """Declare a general operator: your own subclass of `Operator`."""
+        """Declare a general operator: your own subclass of `Operator`.
+
+        Where it calls functions that take lookups by name, as those of `Stream.enrich` do, `calls` names these.
+        """
         where = caller()
         sent = _names(outputs)
+        besides = self._besides(settings, name, where)
+        if calls is not None:
+            self._taking(calls, besides, name, where)
         names = ("in",) if len(inputs) == 1 else tuple(f"in{i + 1}" for i in range(len(inputs)))
         received = self._inputs(inputs, name, where, _names(ports) if ports else names)
         self._add(
             OperatorSpec(
                 name, where, self._settings(settings, name, where), received, sent,
-                self._generatives(operator, name, sent, where), operator, sinks=dict(writes or {}),
+                self._generatives(operator, name, sent, where, besides), operator, sinks=dict(writes or {}),
                 reads=dict(reads or {}), schemas=self._schemas(schema, sent, where),
             )
         )  # fmt: skip
@@ -285,6 +358,8 @@ class Pipeline:
             if spec.name == name:
                 self._count(generative.name, len(parameters), len(spec.inputs), where)
                 self._check_window(generative, name, len(spec.inputs), where)
+                for both in sorted(set(spec.lookups).intersection(generative.besides.lookups)):
+                    self._wrong(f"{name} has two lookups of the name {both}; give one of them another", where)
                 own = (generative, *late_function(generative, tuple(spec.inputs)))
                 self._specs[index] = replace(
                     spec, functions=(*spec.functions, *own), outputs=(*spec.outputs, *_outputs(own))
@@ -300,7 +375,9 @@ class Pipeline:
                 where,
             )
 
-    def _generatives(self, operator: Operator, name: str, sent: tuple[str, ...], where: str) -> tuple[Generative, ...]:
+    def _generatives(
+        self, operator: Operator, name: str, sent: tuple[str, ...], where: str, besides: Besides
+    ) -> tuple[Generative, ...]:
         if not isinstance(operator, Operator):
             self._wrong(f"{name} needs an object of a subclass of clew.Operator, not {operator!r}", where)
             return ()
@@ -308,7 +385,7 @@ class Pipeline:
         for function in missing:
             self._wrong(f"{type(operator).__name__} names the function {function}, but has no such method", where)
         return tuple(
-            Generative(function, getattr(operator, function), "general", Each(), sent)
+            Generative(function, getattr(operator, function), "general", Each(), sent, besides=besides)
             for function in operator.functions
             if function not in missing
         )
@@ -379,11 +456,15 @@ class Pipeline:
 
     def _count(self, what: str, takes: int, given: int, where: str) -> None:
         if takes != given:
-            self._wrong(f"{what} takes {takes} inputs, but {given} are given", where)
+            inputs = "input" if takes == 1 else "inputs"
+            self._wrong(f"{what} takes {takes} {inputs}, but {given} {'is' if given == 1 else 'are'} given", where)
 
-    def _inspect(self, function: Callable[..., Any], name: str, where: str) -> tuple[str, tuple[str, ...]]:
+    def _inspect(
+        self, function: Callable[..., Any], name: str, where: str, besides: Besides
+    ) -> tuple[str, tuple[str, ...]]:
         """Read from a function's annotations how it runs: by the kind of its parameters."""
-        parameters, hints = _parameters(function), _hints(function)
+        parameters = tuple(one for one in parameters_of(function) if one not in besides.names)
+        hints = _hints(function)
         kinds = {_kind(hints.get(parameter)) for parameter in parameters}
         if len(kinds) != 1 or "" in kinds:
             self._wrong(
@@ -393,6 +474,11 @@ class Pipeline:
             )
             return "Table", parameters
         (kind,) = kinds
+        for lookup in besides.lookups:
+            if _kind(hints.get(lookup)) not in ("", kind):
+                self._wrong(
+                    f"{function.__name__} takes {_TOLD[kind]}, and so it gets lookup {lookup}; annotate it so", where
+                )
         given = _returned(hints.get("return"))
         if given and given != kind:
             self._wrong(
@@ -401,14 +487,6 @@ class Pipeline:
                 where,
             )
         return kind, parameters
-
-
-def _parameters(function: Any) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        # Some built-in functions do not tell.
-        return ("record",)
 
 
 def _hints(function: Any) -> dict[str, Any]:

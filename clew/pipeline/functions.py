@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,9 +20,11 @@ class OnPandas:
     """Runs a function of pandas DataFrames on Arrow tables."""
 
     function: Callable[..., Any]
+    #: In which form it takes lookups.
+    lookup_form: ClassVar[str] = "pandas"
 
-    def __call__(self, *tables: pa.Table) -> Any:
-        result = self.function(*map(to_pandas, tables))
+    def __call__(self, *tables: pa.Table, **given: Any) -> Any:
+        result = self.function(*map(to_pandas, tables), **given)
         if isinstance(result, Mapping):
             return {port: _all_from_pandas(frames) for port, frames in result.items()}
         return _all_from_pandas(result)
@@ -45,11 +47,12 @@ def to_pandas(table: pa.Table) -> Any:
 
 def _all_from_pandas(result: Any) -> Any:
     if isinstance(result, list | tuple):
-        return [_from_pandas(frame) for frame in result]
-    return None if result is None else _from_pandas(result)
+        return [from_pandas(frame) for frame in result]
+    return None if result is None else from_pandas(result)
 
 
-def _from_pandas(frame: Any) -> pa.Table:
+def from_pandas(frame: Any) -> pa.Table:
+    """Return a pandas DataFrame as records."""
     import pandas as pd
 
     if not isinstance(frame, pd.DataFrame):
@@ -74,14 +77,14 @@ _NAMING = threading.Lock()
 
 @dataclass(frozen=True)
 class Sql:
-    """A query over DataFrames, which it knows by name."""
+    """A query over DataFrames, which it knows by name, as it knows lookups."""
 
     text: str
     names: tuple[str, ...]
 
-    def __call__(self, *frames: Any) -> Any:
+    def __call__(self, *frames: Any, **lookups: Any) -> Any:
         with _NAMING:
-            for name, frame in zip(self.names, frames):
+            for name, frame in (*zip(self.names, frames), *lookups.items()):
                 frame.createOrReplaceTempView(name)
             return frames[0].sparkSession.sql(self.text)
 
@@ -100,9 +103,10 @@ class Branch:
 
     predicates: Mapping[str, Any]
     rest: str | None
+    lookup_form: ClassVar[str] = "records"
 
-    def __call__(self, table: pa.Table) -> dict[str, pa.Table]:
-        return dict(split(table, self.predicates, self.rest))
+    def __call__(self, table: pa.Table, **given: Any) -> dict[str, pa.Table]:
+        return dict(split(table, self.predicates, self.rest, given))
 
 
 @dataclass(frozen=True)
@@ -112,14 +116,35 @@ class Aggregate:
     by: tuple[str, ...]
     #: New column -> (column, Arrow's name of the aggregation).
     columns: Mapping[str, tuple[str, str]]
+    #: Whose records they are, for messages.
+    of: str = "the stream"
 
     def __call__(self, table: pa.Table) -> pa.Table:
+        self._check(table)
         keys = [*(name for name in _BOUNDS if name in table.column_names), *self.by]
         asked = [([] if how == "count_all" else column, how) for column, how in self.columns.values()]
-        # In one thread, groups come in the order of their first records: the same each time.
-        made = table.group_by(keys, use_threads=False).aggregate(asked)
-        names = [name for name in made.column_names if name not in keys]
-        return made.select([*keys, *names]).rename_columns([*keys, *self.columns])
+        # Arrow's own order of groups, and the last digits of its floats, depend on how the records are cut into chunks.
+        # Who computes this again may have other chunks: so they become one, and groups come as their first records do.
+        placed = table.combine_chunks().append_column(_PLACE, _places(table.num_rows))
+        made = placed.group_by(keys, use_threads=False).aggregate([*asked, (_PLACE, "min")])
+        made = made.rename_columns([*keys, *self.columns, _PLACE])
+        return made.sort_by(_PLACE).drop_columns([_PLACE])
+
+    def _check(self, table: pa.Table) -> None:
+        aggregated = [column for column, how in self.columns.values() if how != "count_all"]
+        for what, columns in (("group by", self.by), ("aggregate", aggregated)):
+            for column in columns:
+                if column not in table.column_names:
+                    have = ", ".join(table.column_names)
+                    raise ClewError(f"{self.of} has no column {column} to {what}; it has {have}")
+
+
+#: The column by which groups keep the order of their first records.
+_PLACE = "_clew_place"
+
+
+def _places(rows: int) -> pa.Array:
+    return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), rows)), 1)
 
 
 #: Words that people use, and Arrow's names.

@@ -11,8 +11,10 @@ import pyarrow as pa
 from clew.errors import GraphError, GraphErrors
 from clew.ids import Port
 from clew.pipeline.contracts import Connection, Sink, Source
+from clew.pipeline.lookups import Besides, Content, Lookup
 from clew.pipeline.operators import LateRecords, Operator, OperatorLogic, WindowLogic
 from clew.pipeline.schema import fixed
+from clew.pipeline.versions import Version, version_of
 from clew.pipeline.windows import Batch, Each, Window
 
 Style = Literal["arrow", "dataframe", "general"]
@@ -28,6 +30,12 @@ class Generative:
     window: Window
     outputs: tuple[str, ...]
     row_local: bool = False
+    besides: Besides = field(default_factory=Besides)
+
+    def arguments(self, lookups: Mapping[str, Content], resources: Any) -> dict[str, Any]:
+        """Return what its function takes by name, in the form in which it takes it."""
+        form = getattr(self.run, "lookup_form", "table")
+        return self.besides.arguments({name: getattr(one, form) for name, one in lookups.items()}, resources)
 
 
 def late_function(of: Generative, ports: tuple[str, ...]) -> tuple[Generative, ...]:
@@ -62,7 +70,20 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Settings:
-    """How an operator is run."""
+    """How an operator is run: what `**settings` of any declaration may say.
+
+    - `group`: operators of one group fail and restart together; by default each is a group of its own.
+    - `deterministic`: the same input gives the same output, so that `clew verify` may compute it again.
+    - `attempts`: how often a turn, a read or a write is tried before it counts as failed.
+    - `turn_timeout`: seconds after which a turn is cut off.
+    - `turn_seconds`: how long a turn is to take; it grows or shrinks towards that.
+    - `max_turn_events`: the most events of a turn.
+    - `capacity`: how much may wait on each connection to a receiver: a `Capacity`, or a number of events.
+    - `after_write`: receivers see an event only after the write actions logged with it are done, for operators
+      downstream that read what this one writes (LOG.io, Section 3.5.1: Steps 5 and 6 exchanged).
+    - `on_error`: what happens to an Input Set, or a record, that the function fails on at every attempt: the run stops
+      (`"stop"`), or it is set aside, with its error, and the rest goes on (`"quarantine"`).
+    """
 
     group: str = ""
     deterministic: bool = False
@@ -71,11 +92,7 @@ class Settings:
     turn_seconds: float = 0.25
     max_turn_events: int = 8_192
     capacity: Capacity = Capacity()
-    #: Whether receivers see an event only after the write actions logged with it are done, for operators
-    #: downstream that read what this one writes (LOG.io, Section 3.5.1: Steps 5 and 6 exchanged).
     after_write: bool = False
-    #: What happens to an Input Set, or a record, that the function fails on at every attempt: the run stops, or it is
-    #: set aside, with its error, and the rest goes on.
     on_error: str = "stop"
 
 
@@ -120,6 +137,16 @@ class OperatorSpec:
         if self.is_sink:
             return WindowLogic({"write": Batch()}, tuple(self.inputs))
         return WindowLogic({f.name: f.window for f in self.functions}, tuple(self.inputs))
+
+    @property
+    def lookups(self) -> Mapping[str, Lookup]:
+        """All lookups of its functions; no two of one name."""
+        return {name: one for function in self.functions for name, one in function.besides.lookups.items()}
+
+    @cached_property
+    def version(self) -> Version:
+        """What it is, part by part, so that a change can be told."""
+        return version_of(self)
 
     def function(self, name: str) -> Generative:
         return next(f for f in self.functions if f.name == name)
@@ -249,7 +276,10 @@ def _no_source(name: str, specs: Sequence[OperatorSpec], location: str) -> Itera
 
 
 def _cycles(specs: Sequence[OperatorSpec]) -> list[GraphError]:
-    by_name = {spec.name: spec for spec in specs}
+    # The first of a name: one that has the name of what it reads from is wrong, but no cycle.
+    by_name: dict[str, OperatorSpec] = {}
+    for spec in specs:
+        by_name.setdefault(spec.name, spec)
     settled: set[str] = set()
     errors: list[GraphError] = []
 

@@ -9,7 +9,9 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from clew.ids import EventId
+from clew.pipeline.code import digest_of, parts_used
 from clew.pipeline.times import Duration, microseconds
+from clew.pipeline.unplaced import UNPLACED, unplaced
 from clew.pipeline.windows import Clock, Header, Key, Opened, State, Window
 from clew.pipeline.windows import Memory as OwnMemory
 
@@ -54,6 +56,18 @@ class Context(Protocol):
 
     def read(self, connection: str, action: str) -> pa.Table:
         """Perform a side-effect read action (Algorithm 4); its effect is logged with the Output Set."""
+
+    @property
+    def lookups(self) -> Mapping[str, pa.Table]:
+        """The lookups that were declared for the operator."""
+
+    @property
+    def records(self) -> Mapping[str, Any]:
+        """The lookups as functions of single records get them: a dict by key, or a list of dicts."""
+
+    @property
+    def resources(self) -> Any:
+        """What the operator's setup hook made."""
 
     def write(self, connection: str, table: pa.Table) -> None:
         """Emit a write action (Algorithm 5); it is performed after the Output Set is logged."""
@@ -168,6 +182,9 @@ class WindowLogic:
         return {name: window.facts(table) for name, window in self._windows.items() if window.needs_facts}
 
     def assign(self, event: Header, memory: Memory) -> Sequence[Label]:
+        missing = unplaced(event.facts)
+        if missing is not None:
+            return [missing.label(event.port, event.number)]
         labels: list[Label] = []
         for name, window in self._windows.items():
             # Facts that are missing are an error here: taken as none, they would drop the event's records.
@@ -182,7 +199,8 @@ class WindowLogic:
         return labels
 
     def ready(self, memory: Memory, opened: AllOpened) -> Sequence[Label]:
-        late = [(name, key) for name in self._late.values() for key in opened.of(name)]
+        alone = [UNPLACED] if self.needs_facts else []
+        late = [(name, key) for name in (*alone, *self._late.values()) for key in opened.of(name)]
         return [*late, *self._gather(lambda window, own, keys: window.ready(own, keys), memory, opened)]
 
     def deadline(self, label: Label, memory: Memory) -> int | None:
@@ -235,7 +253,7 @@ class OperatorLogic:
         self._every = microseconds(operator.tick_every)
         self._ticks = type(operator).tick is not Operator.tick
         self.needs_facts = type(operator).facts is not Operator.facts
-        self.fingerprint = type(operator).__qualname__ if self.needs_facts else ""
+        self.fingerprint = f"facts {digest_of(parts_used(operator, ['facts']))}" if self.needs_facts else ""
 
     def initial(self) -> State:
         return self._operator.initial()
@@ -244,16 +262,20 @@ class OperatorLogic:
         return self._operator.facts(table)
 
     def assign(self, event: Header, memory: Memory) -> Sequence[Label]:
+        missing = unplaced(event.facts) if self.needs_facts else None
+        if missing is not None:
+            return [missing.label(event.port, event.number)]
         return self._labels(self._operator.assign(event, memory.shared))
 
     def ready(self, memory: Memory, opened: AllOpened) -> Sequence[Label]:
-        return self._labels(self._operator.ready(memory.shared, self._keys(opened)))
+        alone = [(UNPLACED, key) for key in opened.of(UNPLACED)] if self.needs_facts else []
+        return [*alone, *self._labels(self._operator.ready(memory.shared, self._keys(opened)))]
 
     def deadline(self, label: Label, memory: Memory) -> int | None:
         return None
 
     def close(self, label: Label, memory: Memory) -> Any:
-        return deepcopy(memory.shared) if self._uses_state else None
+        return deepcopy(memory.shared) if self._uses_state and label[0] != UNPLACED else None
 
     def end(self, port: str, memory: Memory) -> None:
         return None
@@ -283,7 +305,7 @@ class OperatorLogic:
         return [(self._operator.functions[0], key) for key in keys]
 
     def _keys(self, opened: AllOpened) -> list[Key]:
-        labels = opened.labels()
+        labels = [label for label in opened.labels() if label[0] != UNPLACED]
         return labels if self._several else [key for _, key in labels]
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from clew.errors import GraphError
+from clew.pipeline.lookups import taken
 
 Verb = Literal["map", "flat_map", "filter"]
 
@@ -37,14 +38,16 @@ class PerRecord:
     function: Callable[..., Any]
     verb: Verb
     record: type | None = None
+    #: In which form it takes lookups.
+    lookup_form: typing.ClassVar[str] = "records"
 
-    def __call__(self, table: pa.Table) -> pa.Table:
-        made, failed = self.sift(table, stop=True)
+    def __call__(self, table: pa.Table, **given: Any) -> pa.Table:
+        made, failed = self.sift(table, given, stop=True)
         if failed:
             raise failed[0]
         return made
 
-    def sift(self, table: pa.Table, stop: bool = False) -> tuple[pa.Table, list[Exception]]:
+    def sift(self, table: pa.Table, given: Mapping[str, Any], stop: bool = False) -> tuple[pa.Table, list[Exception]]:
         """Return what the function makes of the records on which it does not fail, and how it fails on the others.
 
         Each failure has the place of its record, and the record, as `__clew_record__`.
@@ -54,7 +57,7 @@ class PerRecord:
         failed: list[Exception] = []
         for index, row in enumerate(table.to_pylist()):
             try:
-                result = self.function(row if self.record is None else self.record(**row))
+                result = self.function(row if self.record is None else self.record(**row), **given)
                 if self.verb == "filter":
                     kept += [index] if result else []
                 else:
@@ -138,11 +141,13 @@ def _name(hint: Any) -> str:
     return getattr(hint, "__name__", str(hint))
 
 
-def split(table: pa.Table, predicates: Mapping[str, Any], rest: str | None) -> Iterator[tuple[str, pa.Table]]:
+def split(
+    table: pa.Table, predicates: Mapping[str, Any], rest: str | None, given: Mapping[str, Any]
+) -> Iterator[tuple[str, pa.Table]]:
     """Yield each port's records: those whose first predicate to hold is the port's, and the rest's."""
     left = table.append_column(_PLACE, pa.array(range(table.num_rows), pa.int64()))
     for port, predicate in predicates.items():
-        own = holds(left, predicate)
+        own = holds(left, predicate, given)
         yield port, own.drop_columns([_PLACE])
         taken = set(own[_PLACE].to_pylist())
         places = [index for index, place in enumerate(left[_PLACE].to_pylist()) if place not in taken]
@@ -154,10 +159,11 @@ def split(table: pa.Table, predicates: Mapping[str, Any], rest: str | None) -> I
 _PLACE = "_clew_place"
 
 
-def holds(table: pa.Table, predicate: Any) -> pa.Table:
+def holds(table: pa.Table, predicate: Any, given: Mapping[str, Any]) -> pa.Table:
     """Return the records for which a predicate holds: an Arrow expression, or a function of a record."""
     if callable(predicate):
-        return PerRecord(lambda row: predicate({k: v for k, v in row.items() if k != _PLACE}), "filter")(table)
+        own = taken(predicate, given)
+        return PerRecord(lambda row: predicate({k: v for k, v in row.items() if k != _PLACE}, **own), "filter")(table)
     return table.filter(predicate)
 
 

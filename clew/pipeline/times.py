@@ -43,13 +43,20 @@ class TimeColumn:
         kind = self.kind(table.schema)
         column = table.column(self.name)
         if column.null_count:
-            raise TypeRefused(
-                self.name, str(kind), f"it has records without a time, but {self.window} must place every record",
-                "filter them out before this operator",
-            )  # fmt: skip
+            raise self._without_time(table, kind)
         if not pa.types.is_integer(kind):
             column = column.cast(pa.timestamp("us", kind.tz if pa.types.is_timestamp(kind) else None))
         return column.cast(pa.int64())
+
+    def _without_time(self, table: pa.Table, kind: pa.DataType) -> TypeRefused:
+        refused = TypeRefused(
+            self.name, str(kind), f"it has records without a time, but {self.window} must place every record",
+            "filter them out before this operator",
+        )  # fmt: skip
+        place = pc.index(pc.is_null(table.column(self.name)), True).as_py()
+        # Who reports the failure names the record.
+        refused.__clew_record__ = (place, table.slice(place, 1).to_pylist()[0])  # type: ignore[attr-defined]
+        return refused
 
     def kind(self, schema: pa.Schema) -> pa.DataType:
         """Return the type of the column, where it is one that the window can place."""

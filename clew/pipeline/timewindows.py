@@ -234,6 +234,8 @@ class Tumbling(_Intervals):
 
     `size` is a duration ('1 hour', a timedelta) for a column of timestamps or dates, or a whole number for a column of
     whole numbers. Intervals are aligned to the epoch (to zero). The function finds `window_start` and `window_end` too.
+    With `by`, keys are spread over `key_groups`, and all records of a key are in one. `on`, `lateness`, `late` and
+    `idle` are those of `EventTime`.
     """
 
     size: Duration
@@ -248,7 +250,7 @@ class Sliding(_Intervals):
     """Records of one interval of event time are one Input Set, and a new interval begins every `every`.
 
     A record is in all intervals that its time falls into. It is late when all of them have fired; those that have not
-    still take it. The function also finds `window_start` and `window_end`.
+    still take it. The function also finds `window_start` and `window_end`. Everything else is as in `Tumbling`.
     """
 
     size: Duration

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from clew.ids import Port
 from clew.pipeline.builtin import Enriched, Numbered, Stamped
 from clew.pipeline.contracts import Connection, Sink
@@ -81,15 +79,17 @@ class Stream:
         Predicates are as those of `filter`. What no port takes goes to the port `rest`, or is dropped without one.
         """
         sent = (*ports, rest) if rest is not None else tuple(ports)
-        made = self._declaring.built("branch", (self,), Branch(ports, rest), Each(), name, settings or {}, sent)
+        calls = [predicate for predicate in ports.values() if callable(predicate)]
+        function = Branch(ports, rest)
+        made = self._declaring.built("branch", (self,), function, Each(), name, settings or {}, sent, calls)
         return {port: made[port] for port in sent}
 
     def enrich(
         self,
         connection: Connection,
-        ask: Callable[[Mapping[str, Any]], str | None],
+        ask: Callable[..., str | None],
         *,
-        add: Callable[[Any, pa.Table], Any] | None = None,
+        add: Callable[..., Any] | None = None,
         name: str | None = None,
         **settings: Any,
     ) -> "Stream":
@@ -100,17 +100,21 @@ class Stream:
         Answers are logged, so nobody is asked again after a crash.
         """
         own = name or self._declaring.name_for(self, ask, "enrich")
-        return self._declaring.general(own, Enriched(ask, add), self, reads={"asked": connection}, **settings)
+        calls = [ask, *([] if add is None else [add])]
+        return self._declaring.general(
+            own, Enriched(ask, add), self, reads={"asked": connection}, calls=calls, **settings
+        )
 
     def number(self, column: str, *, start: int = 1, name: str | None = None, **settings: Any) -> "Stream":
         """Number the records in the order in which they are taken."""
         own = name or self._declaring.name_for(self, None, "number")
-        return self._declaring.general(own, Numbered(column, start), self, **{"deterministic": True, **settings})
+        settings = {"deterministic": True, **settings}
+        return self._declaring.general(own, Numbered(column, start), self, calls=(), **settings)
 
     def stamp(self, column: str, *, name: str | None = None, **settings: Any) -> "Stream":
         """Write down when each record was taken; a crash does not change it."""
         own = name or self._declaring.name_for(self, None, "stamp")
-        return self._declaring.general(own, Stamped(column), self, **{"deterministic": True, **settings})
+        return self._declaring.general(own, Stamped(column), self, calls=(), **{"deterministic": True, **settings})
 
     def window(self, window: Window) -> "Windowed":
         """Say which records belong together; go on with `apply`, `aggregate` or `sql`."""
@@ -141,7 +145,7 @@ class Windowed:
         self, *by: str, name: str | None = None, settings: Mapping[str, Any] | None = None, **columns: Any
     ) -> Stream:
         """Group the records of each window: `aggregate("item", total=("amount", "sum"), rows="count")`."""
-        function = Aggregate(by, aggregations(columns))
+        function = Aggregate(by, aggregations(columns), self.stream.port.operator)
         return self.stream._declaring.built("aggregate", (self.stream,), function, self.window, name, settings or {})
 
     def sql(self, text: str, *, name: str | None = None, **settings: Any) -> Stream:

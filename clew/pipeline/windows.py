@@ -21,7 +21,11 @@ State = dict[str, Any]
 
 
 class Header(Protocol):
-    """What control sees of an event."""
+    """What control sees of an event.
+
+    It has the input `port` that it came on, its `number`, how many `rows` and bytes (`size`) it holds, and what the
+    operator's `facts` told of its records.
+    """
 
     @property
     def port(self) -> str: ...
@@ -271,8 +275,10 @@ class Count(Window):
     columns: tuple[str, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
+        unit = "event" if self.by is None else "record"
+        if not isinstance(self.size, int) or isinstance(self.size, bool):
+            raise GraphError(f"Count({self.size!r}) is no number of {unit}s; give it a whole number, 1 or more")
         if self.size < 1:
-            unit = "event" if self.by is None else "record"
             raise GraphError(f"Count({self.size}) holds no {unit}; give it 1 or more")
         object.__setattr__(self, "columns", key_columns(self.by, "Count"))
 

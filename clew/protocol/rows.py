@@ -1,14 +1,25 @@
 """What the log holds, as values: events and their bodies in runs, assignments, lineage, state."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from clew.ids import InputSetId, Port
 
-#: Which generative function an Input Set is for, and the operator's key for it: JSON.
+#: Which generative function an Input Set is for, and the operator's key for it: JSON, tuples in the place of lists.
 Label = tuple[str, Any]
 Status = Literal["undone", "done"]
+
+
+def label_of(text: str) -> Label:
+    """Read a label back from JSON, where tuples have become lists, which nothing can be looked up by."""
+    function, key = json.loads(text)
+    return function, _hashable(key)
+
+
+def _hashable(key: Any) -> Any:
+    return tuple(_hashable(part) for part in key) if isinstance(key, list) else key
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,3 +254,12 @@ class OperatorRow:
     operator: str
     status: Literal["restarted", "running", "dead", "finished"]
     incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookupRow:
+    """The content of a lookup that a run keeps: its hash, and itself where there is no place for files."""
+
+    name: str
+    digest: str
+    data: bytes | None = None

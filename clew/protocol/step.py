@@ -206,6 +206,33 @@ class ResolveAside:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetPort:
+    """Forget what was acknowledged on a receiving port that another sender, or none, leads to now."""
+
+    receiver: Port
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAfter:
+    """Let a receiving port begin after event `upto` of its sender: those before it are acknowledged and done at once.
+
+    `seq` is the number that the first of them carries.
+    """
+
+    receiver: Port
+    upto: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreVersion:
+    """Store what the operator is, as it was declared; None where the pipeline has it no more."""
+
+    operator: str
+    version: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
 class SetOperator:
     """Set the operator's state."""
 
@@ -217,7 +244,7 @@ Write = (
     LogEvents | FixSchema | Acknowledge | Rejoin | LogDecision | OpenSets | FinishSets | LogStateEvent | StoreState
     | StoreKeyed | LogLineage
     | AddReadAction | CompleteReadAction | LogReadEvent | FinishReadEvent | DropReadEvent | LogWrites
-    | FinishWrites | SetAside | ResolveAside | SetOperator
+    | FinishWrites | SetAside | ResolveAside | ForgetPort | BeginAfter | StoreVersion | SetOperator
 )  # fmt: skip
 
 
@@ -228,7 +255,7 @@ def owner_of(write: Write) -> str:
             return run.port.operator
         case LogLineage(lineage):
             return lineage.port.operator
-        case Acknowledge(receiver) | Rejoin(receiver):
+        case Acknowledge(receiver) | Rejoin(receiver) | ForgetPort(receiver) | BeginAfter(receiver):
             return receiver.operator
         case FixSchema(port) | LogWrites(port) | FinishWrites(port):
             return port.operator

@@ -113,11 +113,11 @@ def load(root: str | None, runs: Sequence[Bodies]) -> Iterator[memoryview]:
 def _read(root: str | None, run: Bodies) -> memoryview:
     if run.data is not None:
         return memoryview(run.data)
-    return _mapped(f"{root}/{run.file}")[run.offset : run.offset + sum(run.lengths)]
+    return mapped(f"{root}/{run.file}")[run.offset : run.offset + sum(run.lengths)]
 
 
 @lru_cache(maxsize=16)
-def _mapped(path: str) -> memoryview:
+def mapped(path: str) -> memoryview:
     """Map a body file; it never changes (B1), so the next events from it need no call to the system."""
     try:
         with open(path, "rb") as source:

@@ -1,12 +1,13 @@
 """What the runtime asks of an engine, and the inline engine, which runs everything in this process."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from clew.errors import ClewError, SetupFailed
-from clew.pipeline.graph import Graph
+from clew.pipeline.contracts import Framed, FrameSink, Streamed
+from clew.pipeline.graph import Graph, OperatorSpec
 from clew.runtime.bodies import BodyPlace
 from clew.runtime.gate import Gate
 from clew.runtime.task import GenerateTask, Task, WriteTask, execute
@@ -99,20 +100,37 @@ class InlineEngine:
         return Ran(results, time.monotonic() - start)
 
     def frames(self, job: Job, task: GenerateTask) -> Ran:
-        raise _needs_spark(f"operator {job.operator} works on DataFrames")
+        raise AssertionError(_REFUSED)
 
     def observe(self, job: Job, place: BodyPlace, rows: int) -> Ran:
-        raise _needs_spark(f"source {job.operator} is a DataFrame")
+        raise AssertionError(_REFUSED)
 
     def stream(self, job: Job, checkpoint: str, gate: Gate) -> Query:
-        raise _needs_spark(f"source {job.operator} is a streaming query")
+        raise AssertionError(_REFUSED)
 
     def write(self, job: Job, task: WriteTask) -> Ran:
-        raise _needs_spark(f"the sink of {job.operator} takes DataFrames")
+        raise AssertionError(_REFUSED)
 
     def close(self) -> None:
         return None
 
 
-def _needs_spark(what: str) -> SetupFailed:
-    return SetupFailed(f"{what}, which the inline engine has not", "run it with the Spark engine")
+_REFUSED = "a pipeline with DataFrames is refused by `refuse_frames` before it comes here"
+
+
+def refuse_frames(graph: Graph) -> None:
+    """Raise SetupFailed for a pipeline that needs Spark, before anything of it is in a log."""
+    for spec in graph.operators.values():
+        for what in _frames(spec):
+            raise SetupFailed(f"{what}, which the inline engine has not", "run it with the Spark engine")
+
+
+def _frames(spec: OperatorSpec) -> Iterator[str]:
+    if isinstance(spec.source, Framed):
+        yield f"source {spec.name} is a DataFrame"
+    if isinstance(spec.source, Streamed):
+        yield f"source {spec.name} is a streaming query"
+    if any(function.style == "dataframe" for function in spec.functions):
+        yield f"operator {spec.name} works on DataFrames"
+    if any(isinstance(sink, FrameSink) for sink in spec.sinks.values()):
+        yield f"the sink of {spec.name} takes DataFrames"

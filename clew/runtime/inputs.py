@@ -1,10 +1,11 @@
 """An operator's input side: what it takes in a turn, and the bodies of the events it holds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clew.ids import Port
 from clew.pipeline.graph import OperatorSpec
+from clew.pipeline.unplaced import unplaced
 from clew.protocol.log.context import Arrival, InputSet, Span
 from clew.protocol.rows import Bodies, EventRun, cut_bodies
 from clew.runtime.engine import Job
@@ -48,13 +49,24 @@ class Inputs:
             event for port, found in self._runs.items() for run in found for event in self._of_run(port, run, clock)
         ]
 
+    def taken_again(self, spans: Iterable[Span], clock: Clock) -> list[tuple[Arrival, int]]:
+        """Return events that were taken before, in that order, with the facts that the declaration needs now."""
+        seqs = {(span.port, span.first + i): span.seq + i for span in spans for i in range(span.count)}
+        found = []
+        for port, number in sorted(seqs):
+            for run in self._around.store.events(self._spec.inputs[port], number, 1):
+                found += [(event, seqs[port, event.number]) for event in self._of_run(port, run, clock)]
+        return sorted(found, key=lambda pair: pair[1])
+
     def _of_run(self, port: str, run: EventRun, clock: Clock) -> list[Arrival]:
         logic = self._spec.logic
         facts: Sequence[Any] = ()
         if logic.needs_facts:
             receiver = str(Port(self._spec.name, port))
             known = [header.facts.get(receiver, ("", None)) for header in run.headers]
-            if all(header.end or made == logic.fingerprint for (made, _), header in zip(known, run.headers)):
+            # What could not be placed is looked at again: the declaration, or the code, may have been mended.
+            good = (made == logic.fingerprint and unplaced(fact) is None for made, fact in known)
+            if all(header.end or known_well for known_well, header in zip(good, run.headers)):
                 facts = [fact for _, fact in known]
             else:
                 facts = self._compute(port, run, clock)

@@ -12,6 +12,8 @@ from clew.errors import (
     ClewError,
     EngineFailed,
     GraphError,
+    HookFailed,
+    NotPlaced,
     SinkFailed,
     SourceFailed,
     StaleWriter,
@@ -21,13 +23,15 @@ from clew.errors import (
 from clew.faultpoint import fault_point
 from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.graph import OperatorSpec
-from clew.protocol.log.alg2_update import Update, update
+from clew.pipeline.unplaced import UNPLACED, of_label
+from clew.protocol.log.alg2_update import Retaken, Update, update
 from clew.protocol.log.alg3_generate import Aside, Productions, generate
 from clew.protocol.log.alg9_processing import recover_processing
-from clew.protocol.log.context import Arrival, InputSet
-from clew.protocol.rows import AsideRow
-from clew.protocol.step import FixSchema, Step
+from clew.protocol.log.context import Arrival, Context, InputSet
+from clew.protocol.rows import AsideRow, LookupRow
+from clew.protocol.step import FixSchema, Step, StoreVersion
 from clew.runtime.bodies import BodyPlace
+from clew.runtime.changes import begun_anew
 from clew.runtime.engine import Job
 from clew.runtime.inputs import Inputs
 from clew.runtime.progress import Clock
@@ -36,8 +40,10 @@ from clew.runtime.task import Failure, GenerateTask, Part, SetWork
 from clew.runtime.watch import Watch
 from clew.runtime.writes import Writes
 
+#: What comes before the events of a turn: what the clock decided, what a person did, and what is assigned anew.
+First = tuple[Any, tuple[AsideRow, ...], Retaken | None]
 #: Failures that no other Input Set would escape.
-_NOT_THE_DATA = (BodyDamaged, StoreFailed, SourceFailed, SinkFailed, StaleWriter)
+_NOT_THE_DATA = (BodyDamaged, StoreFailed, SourceFailed, SinkFailed, StaleWriter, HookFailed)
 #: How many bytes of bodies one turn takes at most; what is in files counts too, for the sake of the executors.
 TURN_BYTES = 64 << 20
 #: How many bytes of inline bodies a turn's tasks carry at most; Spark refuses a task over 128 MiB.
@@ -57,16 +63,23 @@ class OperatorRunner(Runner):
         self._aside: dict[InputSetId, Failure] = {}
         self._sifted: set[InputSetId] = set()
         self._watch = Watch(around.now, tuple(spec.inputs))
+        self._lookups: tuple[LookupRow, ...] = ()
+        #: The version that is logged when the pending events are assigned anew, where they are to be.
+        self._retakes: StoreVersion | None = None
 
     def _recover(self) -> None:
         store, name = self.around.store, self.spec.name
         self._writes.recover()
+        self._lookups = tuple(store.lookups(name))
         state = store.state(name)
         fault_point("after-restore", name)
         self.context = recover_processing(
             self.context, self.spec.logic, state, store.members(name), store.open_sets(name), store.keyed(name)
         )
         self._inputs.reset(self.context.latest)
+        # Asked of the log: a group may be restarted after its events were assigned anew.
+        again = self.around.retaken.get(name)
+        self._retakes = None if again is None or store.versions().get(name) == again else StoreVersion(name, again)
         fault_point("after-recovered-input", name)
 
     def step(self) -> Outcome:
@@ -74,6 +87,9 @@ class OperatorRunner(Runner):
             return "finished"
         if not self.around.channels.room(self.spec.name):
             return "blocked"
+        if self._retakes is not None:
+            self._retake(self._retakes)
+            return "worked"
         clock = Clock()
         self._inputs.gather(self.pace.limit, TURN_BYTES)
         arrivals = self._inputs.arrivals(clock)
@@ -84,7 +100,7 @@ class OperatorRunner(Runner):
             return "held" if self.context.flushed else "idle"
         trace.record("assigned", self.spec.name, turn=plan.context.turn, events=len(plan.taken), sets=len(plan.closed))
         fault_point("before-flush" if plan.ends else "after-assign", self.spec.name)
-        plan, made = self._generate(plan, arrivals, (decision, asked), clock)
+        plan, made = self._generate(plan, arrivals, (decision, asked, None), clock)
         trace.record("generated", self.spec.name, turn=plan.context.turn, sets=len(plan.closed))
         fault_point("after-generate", self.spec.name)
         self._commit(plan, made)
@@ -96,10 +112,24 @@ class OperatorRunner(Runner):
         self.around.progress.set(self.spec.name, late=self.late)
         return "worked"
 
-    def _decide(self, arrivals: Sequence[Arrival]) -> Any:
+    def _retake(self, version: StoreVersion) -> None:
+        """Assign all pending events anew: a turn that takes no others, committed with the version it is for."""
+        clock = Clock()
+        spans = [span for opened in self.context.opened.values() for span in opened.spans]
+        events = self._inputs.taken_again(spans, clock)
+        retaken = Retaken(begun_anew(self.spec, self.context.state), tuple(events))
+        before = replace(self.context.draft(), state=deepcopy(retaken.state))
+        first = (self._decide([event for event, _ in events], before), (), retaken)
+        plan = update(self.context, self.spec.logic, (), *first)
+        plan, made = self._generate(plan, (), first, clock)
+        self._commit(plan, made, version)
+        self._retakes = None
+
+    def _decide(self, arrivals: Sequence[Arrival], context: Context | None = None) -> Any:
         """Ask the clock, before any event is taken; a port on which something waits is not quiet."""
+        context = context or self.context
         self._watch.tick(event.port for event in arrivals)
-        decision = None if self.context.flushed else self.spec.logic.decide(self.context.memory([]), self._watch)
+        decision = None if context.flushed else self.spec.logic.decide(context.memory([]), self._watch)
         if decision is not None:
             self._watch.decided = self._watch.now
         return decision
@@ -118,10 +148,12 @@ class OperatorRunner(Runner):
         waits = self.spec.logic.patience(self.context.memory([]), self._watch)
         return None if waits is None else waits / 1e6
 
-    def _commit(self, plan: Update, made: Sequence[Productions]) -> None:
+    def _commit(self, plan: Update, made: Sequence[Productions], version: StoreVersion | None = None) -> None:
         """Algorithm 3, Steps 4 to 6; events that must not be seen before the writes are held back until then."""
         sink = next(iter(self.spec.sinks)) if self.spec.is_sink else None
         context, step = generate(plan, made, sink, self._set_aside(plan, made))
+        if version is not None:
+            step = replace(step, writes=(*step.writes, version), durable=True)
         if self.spec.general is not None:
             _check_state(self.spec, context.state)
         self.context = context
@@ -156,11 +188,11 @@ class OperatorRunner(Runner):
         return [one for closed in plan.closed for one in failed.get(closed.number, ())]
 
     def _generate(
-        self, plan: Update, arrivals: Sequence[Arrival], first: tuple[Any, tuple[AsideRow, ...]], clock: Clock
+        self, plan: Update, arrivals: Sequence[Arrival], first: First, clock: Clock
     ) -> tuple[Update, list[Productions]]:
         """Algorithm 3, Step 3, for all Input Sets that closed; a turn that fails is cut down to what succeeds.
 
-        `first` is what comes before the events: what the clock decided, and what a person did.
+        `first` is what comes before the events.
         """
         made: list[Productions] = []
         while True:
@@ -168,6 +200,9 @@ class OperatorRunner(Runner):
                 made, failed = self._attempt(plan, made, clock)
             if failed is None:
                 return plan, made
+            if isinstance(failed, Failure) and isinstance(failed.error, HookFailed):
+                # No shorter turn would do better.
+                raise failed.error
             arrivals = self._shorter(plan, arrivals, failed)
             before, plan = plan, update(self.context, self.spec.logic, arrivals, *first)
             made = _reusable(before, plan, made)
@@ -199,7 +234,7 @@ class OperatorRunner(Runner):
             SetWork(s.number, s.label[0], s.label[1], parts, deepcopy(s.state), s.only, self._mode(s))
             for s, parts in zip(closed, _within_limits([self._inputs.parts(s) for s in closed], place))
         ]
-        task = GenerateTask(place, inputs, self.output_schemas(), tuple(work))
+        task = GenerateTask(place, inputs, self.output_schemas(), tuple(work), self._lookups)
         results = self._submit(self.job(turn, self._about(closed)), task, clock)
         return self._agreed(results, turn, task, closed, clock)
 
@@ -215,6 +250,9 @@ class OperatorRunner(Runner):
             if style == "aside":
                 results += [Productions((work.number,)) for work in part.sets]
                 continue
+            if style == "unplaced":
+                results += [self._unplaced(work) for work in part.sets]
+                continue
             if style == "dataframe":
                 ran = self.around.engine.frames(job, part)
                 results += ran.results
@@ -224,6 +262,18 @@ class OperatorRunner(Runner):
                 results += [made for result in ran.results for made in result]
             clock.work += ran.seconds
         return results
+
+    def _unplaced(self, work: SetWork) -> Failure:
+        """Say why an event has no place: a failure of this operator, though its sender has seen it first."""
+        port, number, why = of_label(work.key)
+        record = "" if why.record is None else f"record {why.record[0]} {why.record[1]}"
+        error = NotPlaced(self.spec.name, str(EventId(self.spec.inputs[port], number)), why.reason, why.frames, record)
+        message = f"{record}: {why.reason}" if record else why.reason
+        return Failure(work.number, "NotPlaced", message, why.frames, error)
+
+    def style(self, function: str) -> str:
+        """Return how a function is run; what has no place has no function."""
+        return "unplaced" if function == UNPLACED else self.spec.function(function).style
 
     def _agreed(
         self,
@@ -361,7 +411,7 @@ def _by_style(runner: OperatorRunner, task: GenerateTask) -> list[tuple[str, Gen
     """Cut the Input Sets into stretches of one style, keeping their order."""
     parts: list[tuple[str, list[SetWork]]] = []
     for work in task.sets:
-        style = "aside" if work.mode == "aside" else runner.spec.function(work.function).style
+        style = "aside" if work.mode == "aside" else runner.style(work.function)
         if parts and parts[-1][0] == style:
             parts[-1][1].append(work)
         else:

@@ -82,6 +82,8 @@ class Progress:
     engine_seconds: float = 0.0
     #: How many Input Sets and records are set aside when the run ends, and nobody has decided on them.
     quarantined: int = 0
+    #: What a person should know though the run goes on.
+    warnings: list[str] = field(default_factory=list)
 
     def add(self, operator: str, group: str) -> None:
         with self._lock:
@@ -117,6 +119,7 @@ class Progress:
                 self._rows[operator] = replace(row, records=row.records + records, bytes=row.bytes + size)
 
     def commits(self) -> Mapping[str, CommitTimes]:
+        """Return how long the commits of each operator took."""
         with self._lock:
             return dict(self._commits)
 
@@ -128,5 +131,6 @@ class Progress:
             self._rows[operator] = replace(row, writes=row.writes + count)
 
     def rows(self) -> Mapping[str, OperatorProgress]:
+        """Return the figures of each operator, by its name."""
         with self._lock:
             return dict(self._rows)

@@ -7,6 +7,7 @@ import pyarrow as pa
 from clew.ids import EventId, Port
 from clew.pipeline.graph import Graph
 from clew.pipeline.schema import from_bytes
+from clew.pipeline.unplaced import UNPLACED
 from clew.protocol.rows import AsideRow
 from clew.runtime.bodies import load
 from clew.runtime.codec import decode
@@ -25,6 +26,11 @@ class Quarantined:
     @property
     def id(self) -> str:
         return f"{self.operator}#{self.row.number}"
+
+    @property
+    def placed(self) -> bool:
+        """Whether its events have a place in the operator's Input Sets, so that it can be tried again."""
+        return self.row.label[0] != UNPLACED
 
     @property
     def open(self) -> bool:

@@ -2,9 +2,9 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from clew import trace
 from clew.errors import ClewError, UserFunctionFailed
@@ -43,6 +43,8 @@ class Surroundings:
     durable_bodies: bool = True
     #: The time, in microseconds since the epoch.
     now: Callable[[], int] = lambda: time.time_ns() // 1_000
+    #: Operators whose window changed: their pending events are assigned anew, and the version is logged with that.
+    retaken: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Runner(ABC):

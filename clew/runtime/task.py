@@ -15,19 +15,22 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from clew.errors import BodyDamaged, ClewError, SinkFailed, SourceFailed, StaleWriter, StoreFailed
+from clew.errors import BodyDamaged, ClewError, HookFailed, SinkFailed, SourceFailed, StaleWriter, StoreFailed
 from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.contracts import Observed, Replayable, WriteAction
-from clew.pipeline.graph import Graph, OperatorSpec
-from clew.pipeline.operators import Event, InputSet, Operator
+from clew.pipeline.graph import Generative, Graph, OperatorSpec
+from clew.pipeline.lookups import Content
+from clew.pipeline.operators import Event, InputSet, Operator, OperatorLogic, WindowLogic
 from clew.pipeline.records import PerRecord
 from clew.pipeline.schema import conform, fixed, from_bytes, normalise, to_bytes
+from clew.pipeline.unplaced import Unplaced
 from clew.protocol.log.alg3_generate import Output, Productions
 from clew.protocol.log.alg4_read import SideRead
-from clew.protocol.rows import Bodies, Header
+from clew.protocol.rows import Bodies, Header, LookupRow
 from clew.protocol.step import FixSchema
 from clew.runtime.bodies import BodyPlace, load
 from clew.runtime.codec import decode, decode_stream, encode, encode_stream
+from clew.runtime.lookups import content
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _SPARK = ("/pyspark/", "/pyspark.zip", "/py4j/", "/py4j-")
@@ -82,6 +85,7 @@ class GenerateTask:
     inputs: Schemas
     outputs: Schemas
     sets: tuple[SetWork, ...]
+    lookups: tuple[LookupRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +193,7 @@ def execute(graph: Graph, task: Task) -> Any:
         case FactsTask():
             logic = graph.operators[task.receiver.operator].logic
             schema = from_bytes(task.schema)
-            return tuple(logic.facts(decode(body, schema)) for body in load(task.root, task.bodies))
+            return tuple(facts_of(logic, decode(body, schema)) for body in load(task.root, task.bodies))
     try:
         match task:
             case ReadTask():
@@ -226,6 +230,7 @@ class _Generation:
         self._spec = graph.operators[task.place.operator]
         self._inputs = {port: from_bytes(schema) for port, schema in task.inputs.items()}
         self._encoder = Encoder(graph, self._spec.name, task.outputs)
+        self._lookups = contents(self._spec, task)
 
     def run(self) -> tuple[Productions | Failure, ...]:
         """Return productions and failures in the order of the Input Sets."""
@@ -251,24 +256,29 @@ class _Generation:
         made = _Made()
         function = self._spec.function(work.function)
         events = self._events(work)
+        # Before the function has any record: what the hook does wrong is no record's fault.
+        resources = resources_of(self._spec, function)
+        arguments = function.arguments(self._lookups, resources)
         if function.style == "general":
-            context = _TaskContext(self._spec, work.state or {}, made)
+            context = _TaskContext(self._spec, work.state or {}, made, self._lookups, resources)
             folded = _fold(self._spec.general, events)
             result = function.run(InputSet(work.number, work.key, events, self._inputs, folded), context)
         elif work.mode == "sift" and isinstance(function.run, PerRecord):
-            result = self._sift(function.run, events, work, made)
+            result = self._sift(function.run, events, work, made, arguments)
         else:
-            result = function.run(*self._tables(events, work))
+            result = function.run(*self._tables(events, work), **arguments)
         for port, table in outputs_by_port(result, function.outputs, self._spec.name):
             encoded = self._encoder.encode(port, table)
             if encoded is not None:
                 made.outputs.setdefault(port, []).append(encoded)
         return made
 
-    def _sift(self, run: PerRecord, events: Sequence[Event], work: SetWork, made: _Made) -> pa.Table:
+    def _sift(
+        self, run: PerRecord, events: Sequence[Event], work: SetWork, made: _Made, arguments: Mapping[str, Any]
+    ) -> pa.Table:
         """Run a function of single records, and keep those that it fails on apart."""
         (table,) = self._tables(events, work)
-        result, failures = run.sift(table)
+        result, failures = run.sift(table, arguments)
         for error in failures:
             told = failure(error, work.number)
             assert told.record is not None
@@ -323,13 +333,44 @@ class _Generation:
         )
 
 
+def contents(spec: OperatorSpec, task: GenerateTask) -> dict[str, Content]:
+    """Return what the run has kept of the operator's lookups."""
+    keys = {name: lookup.key for name, lookup in spec.lookups.items()}
+    return {row.name: content(task.place.root, row, keys[row.name]) for row in task.lookups if row.name in keys}
+
+
+def resources_of(spec: OperatorSpec, function: Generative) -> Any:
+    """Return what the function's setup hook makes; raises HookFailed when that raises."""
+    if function.besides.setup is None:
+        return None
+    try:
+        return function.besides.setup.value()
+    except Exception as error:
+        told = failure(error)
+        raise HookFailed(spec.name, told.kind, told.message, told.frames) from error
+
+
 class _TaskContext:
     """What a general operator's `generate` may use."""
 
-    def __init__(self, spec: OperatorSpec, state: Mapping[str, Any], made: _Made) -> None:
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        state: Mapping[str, Any],
+        made: _Made,
+        lookups: Mapping[str, Content],
+        resources: Any,
+    ) -> None:
         self.state = state
+        self.lookups = {name: one.table for name, one in lookups.items()}
+        self.resources = resources
+        self._contents = lookups
         self._spec = spec
         self._made = made
+
+    @property
+    def records(self) -> Mapping[str, Any]:
+        return {name: one.records for name, one in self._contents.items()}
 
     def read(self, connection: str, action: str) -> pa.Table:
         table = normalise(self._known(self._spec.reads, connection, "reads").read(action))
@@ -387,7 +428,17 @@ class Encoder:
             found = self._graph.receivers(Port(self._operator, port))
             logics = [(str(receiver), self._graph.operators[receiver.operator].logic) for receiver in found]
             self._receivers[port] = [(receiver, logic) for receiver, logic in logics if logic.needs_facts]
-        return {receiver: (logic.fingerprint, logic.facts(table)) for receiver, logic in self._receivers[port]}
+        return {receiver: (logic.fingerprint, facts_of(logic, table)) for receiver, logic in self._receivers[port]}
+
+
+def facts_of(logic: WindowLogic | OperatorLogic, table: pa.Table) -> Any:
+    """Return what a receiver needs to know of an event, or why it cannot be told: that is the receiver's failure."""
+    try:
+        return logic.facts(table)
+    except Exception as error:
+        told = failure(error)
+        reason = told.message if isinstance(error, ClewError) else f"{told.kind}: {told.message}"
+        return Unplaced(told.record, reason, told.frames).facts()
 
 
 def outputs_by_port(result: Any, outputs: Sequence[str], operator: str) -> Iterator[tuple[str, pa.Table]]:
@@ -489,7 +540,7 @@ def _tables(root: str | None, parts: Sequence[tuple[bytes | None, tuple[Bodies, 
 
 def failure(error: Exception, number: InputSetId | None = None) -> Failure:
     """Describe an exception by its type, its message and the user's own frames."""
-    if isinstance(error, BodyDamaged | StoreFailed | SourceFailed | SinkFailed | StaleWriter):
+    if isinstance(error, BodyDamaged | StoreFailed | SourceFailed | SinkFailed | StaleWriter | HookFailed):
         return Failure(number, type(error).__name__, str(error), "", error)
     own = [f for f in traceback.extract_tb(error.__traceback__) if not is_ours(f.filename)]
     frames = "".join(traceback.format_list(own)).rstrip()

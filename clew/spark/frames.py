@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import broadcast
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -31,7 +32,17 @@ from clew.protocol.step import FixSchema
 from clew.runtime.bodies import BodyPlace, load
 from clew.runtime.codec import decode
 from clew.runtime.engine import Job
-from clew.runtime.task import Encoder, Failure, GenerateTask, SetWork, failure, is_ours
+from clew.runtime.lookups import content
+from clew.runtime.task import (
+    Encoder,
+    Failure,
+    GenerateTask,
+    SetWork,
+    contents,
+    failure,
+    is_ours,
+    resources_of,
+)
 from clew.spark.program import ProgramRef
 from clew.spark.session import is_alive, settled
 from clew.spark.worker import load_program
@@ -108,7 +119,8 @@ def _compute(
 ) -> list[_Stored]:
     tagged = function.row_local
     frames = [_frame(spec, function, task, port, spark, tagged) for port in spec.inputs]
-    result = function.run(*frames)
+    arguments = function.besides.arguments(_lookups(spec, function, task, spark), resources_of(spec, function))
+    result = function.run(*frames, **arguments)
     by_port: Mapping[str, DataFrame] = (
         {} if result is None else result if isinstance(result, Mapping) else {function.outputs[0]: result}
     )
@@ -151,6 +163,26 @@ def _frame(
     rows = [(pickle.dumps(load),) for load in loads]
     frame = spark.createDataFrame(rows, "load binary")
     return frame.mapInArrow(_decode, from_arrow_schema(schema))
+
+
+def _lookups(spec: OperatorSpec, function: Generative, task: GenerateTask, spark: SparkSession) -> dict[str, DataFrame]:
+    """Return the function's lookups as DataFrames that executors decode, and that Spark sends to all of them."""
+    frames = {}
+    known = contents(spec, task) if function.besides.lookups else {}
+    for row in task.lookups:
+        if row.name in function.besides.lookups:
+            place = spark.createDataFrame([(pickle.dumps((task.place.root, row)),)], "lookup binary")
+            frame = place.mapInArrow(_decode_lookup, from_arrow_schema(known[row.name].table.schema))
+            frames[row.name] = broadcast(frame)
+    return frames
+
+
+def _decode_lookup(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Load the kept content of a lookup; runs on an executor."""
+    for batch in batches:
+        for data in batch.column(0).to_pylist():
+            root, row = pickle.loads(data)
+            yield from for_spark(content(root, row, None).table).to_batches()
 
 
 def _loads(

@@ -11,7 +11,10 @@ _PYTHON = (".py", ".zip", ".egg")
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """The options of `spark-submit` that a session of Clew's own takes."""
+    """The options of `spark-submit` that a session of Clew's own takes.
+
+    `conf` are Spark's settings by their names, `packages` Maven coordinates, `jars` and `py_files` paths.
+    """
 
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -52,6 +55,30 @@ class SparkOptions:
                     raise SetupFailed(
                         f"{option} {path}: there is no such file", "give the path of a file that is there"
                     )
+
+    def refuse_connect(self, environment: Mapping[str, str]) -> None:
+        """Raise SetupFailed where PySpark would be led to Spark Connect, by these options or by the environment."""
+        asks = self._connect(environment)
+        if asks:
+            raise SetupFailed(
+                f"{asks} asks for Spark Connect, and Clew needs a classic session, with RDDs",
+                "leave it out, and run Clew where Spark's driver can run, with --master or by spark-submit",
+            )
+
+    def _connect(self, environment: Mapping[str, str]) -> str:
+        """Name what asks for Spark Connect, as `SparkSession.builder` looks for it; "" where nothing does."""
+        if (self.master or "").startswith("sc://"):
+            return f"the master {self.master}"
+        if "spark.remote" in self.conf:
+            return "spark.remote"
+        for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+            if name in environment:
+                return f"the variable {name}"
+        mode = self.conf.get("spark.api.mode", environment.get("SPARK_API_MODE", "")).lower()
+        if mode == "connect":
+            return "spark.api.mode" if "spark.api.mode" in self.conf else "the variable SPARK_API_MODE"
+        default = mode != "classic" and environment.get("SPARK_CONNECT_MODE") == "1"
+        return "the variable SPARK_CONNECT_MODE" if default else ""
 
     def refuse_inline(self) -> None:
         """Raise SetupFailed, for an engine without Spark; a master is a habit, and changes nothing there."""

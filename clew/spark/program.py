@@ -21,8 +21,9 @@ from typing import Any
 import cloudpickle
 
 from clew.errors import SetupFailed
+from clew.pipeline.code import is_own
 from clew.pipeline.contracts import Framed, FrameSink, Source, Streamed
-from clew.pipeline.graph import Graph, OperatorSpec
+from clew.pipeline.graph import Generative, Graph, OperatorSpec
 
 _SKIPPED = {"__pycache__", "node_modules", "build", "dist"}
 #: A bundle is code; a folder with more than this beside the pipeline file is not a project of its own.
@@ -143,11 +144,17 @@ def _travelling(graph: Graph) -> Graph:
 
 
 def _without_frames(spec: OperatorSpec) -> OperatorSpec:
-    functions = (replace(f, run=_at_home) if f.style == "dataframe" else f for f in spec.functions)
+    functions = (_without_content(replace(f, run=_at_home) if f.style == "dataframe" else f) for f in spec.functions)
     at_home = isinstance(spec.source, Framed | Streamed)
     sinks = {name: _SinkAtHome() if isinstance(sink, FrameSink) else sink for name, sink in spec.sinks.items()}
     source = _SourceAtHome() if at_home else spec.source
     return replace(spec, functions=tuple(functions), source=source, sinks=sinks)
+
+
+def _without_content(function: Generative) -> Generative:
+    """Leave lookups at home: executors get what the run has kept of them."""
+    lookups = {name: replace(one, read=_at_home) for name, one in function.besides.lookups.items()}
+    return replace(function, besides=replace(function.besides, lookups=lookups))
 
 
 class _SourceAtHome(Source):
@@ -175,19 +182,11 @@ def _own_modules(graph: Graph) -> Iterator[ModuleType]:
     """Yield the user's own modules that the graph's objects come from: executors cannot import those."""
     seen: set[str] = set()
     for spec in graph.operators.values():
-        objects: list[Any] = [function.run for function in spec.functions]
+        objects: list[Any] = [part for function in spec.functions for part in (function.run, function.besides.setup)]
         objects += [spec.general, spec.source, *spec.sinks.values(), *spec.reads.values()]
         for thing in objects:
             for part in (thing, *getattr(thing, "__dict__", {}).values()):
                 name = getattr(part, "__module__", None) or type(part).__module__
-                if name not in seen and _is_own(name):
+                if name not in seen and name != "__main__" and is_own(name):
                     seen.add(name)
                     yield sys.modules[name]
-
-
-def _is_own(name: str) -> bool:
-    module = sys.modules.get(name)
-    path = getattr(module, "__file__", None)
-    if module is None or path is None or name == "__main__" or name.split(".")[0] == "clew":
-        return False
-    return "site-packages" not in path and not path.startswith(sys.base_prefix + os.sep)

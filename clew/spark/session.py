@@ -50,6 +50,7 @@ _JAVA = "spark.driver.extraJavaOptions"
 def open_session(options: SparkOptions) -> SparkSession:
     """Start a session of Clew's own, as the user wants it, with the user's Python files on all workers."""
     options.require_files()
+    options.refuse_connect(os.environ)
     session = make_session(options.master, options.configuration)
     for path in options.py_files:
         session.sparkContext.addPyFile(os.path.abspath(path) if "://" not in path else path)

@@ -48,12 +48,8 @@ def load_program(ref: ProgramRef) -> Graph:
     key = (ref.digest, ref.directory, ref.folder)
     if key not in _loaded:
         path = Path(_HOME, SparkFiles.getRootDirectory(), ref.archive)
-        # What it imports while it loads, and nobody has, must not load it once more from inside.
-        _OfJob.loading = True
-        try:
+        with _OfJob.at_rest():
             _loaded[key] = pickle.loads(path.read_bytes()) if ref.kind == "pickle" else _load_bundle(ref, path)
-        finally:
-            _OfJob.loading = False
     return _loaded[key]
 
 
@@ -81,13 +77,22 @@ class _OfJob(MetaPathFinder):
     A user-defined function of a DataFrame names its module only. It comes last, when nobody else knows the module.
     """
 
-    #: Whether a program is being loaded just now.
-    loading = False
+    _resting = False
+
+    @classmethod
+    @contextlib.contextmanager
+    def at_rest(cls) -> Iterator[None]:
+        """Find nothing while a program is loaded: a module that it looks for in vain would load it once more."""
+        cls._resting = True
+        try:
+            yield
+        finally:
+            cls._resting = False
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         context = TaskContext.get()
         text = context.getLocalProperty(PROGRAM) if context is not None else None
-        if not text or path is not None or self.loading:
+        if not text or path is not None or self._resting:
             return None
         ref = ProgramRef.parse(text)
         if ref.kind != "zip":

@@ -24,6 +24,7 @@ from clew.protocol.rows import (
     Bodies,
     EventRun,
     Label,
+    LookupRow,
     Member,
     OperatorRow,
     ReadActionRow,
@@ -85,9 +86,19 @@ class Store(Protocol):
         """Say whose log this is.
 
         Each receiving port has one sender. A log that was declared before takes the new connections; whether it should
-        is for `clew.store.changes` to say.
+        is for `clew.runtime.changes` to say.
         Raises WrongLog when it is another pipeline's, or when it has events but no identity.
         """
+
+    def change(self, topology: Topology, writes: Sequence[Write]) -> None:
+        """Declare a pipeline that was changed, with all that the change does, in one durable transaction (S1).
+
+        An operator that something else than its version is written of gets a new incarnation, so that whoever ran it
+        before is refused (F1). Raises what `declare` and `commit` raise.
+        """
+
+    def versions(self) -> dict[str, Any]:
+        """Return what operators were declared to be when they were last taken over; without those that are gone."""
 
     def owner(self) -> str | None:
         """Return the name of the pipeline whose log this is, or None when it was never declared."""
@@ -132,6 +143,12 @@ class Store(Protocol):
 
         This is a person's word and not the operator's, so it needs no incarnation. Durable when it returns.
         """
+
+    def lookups(self, operator: str) -> list[LookupRow]:
+        """Return the lookups whose content the run keeps for the operator, by name."""
+
+    def keep_lookup(self, operator: str, row: LookupRow) -> None:
+        """Say which content a lookup has in this run; the first word holds. Durable when it returns."""
 
     def schema(self, port: Port) -> bytes | None:
         """Return the schema that a port is fixed to."""

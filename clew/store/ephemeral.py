@@ -19,6 +19,7 @@ from clew.protocol.rows import (
     Every,
     Label,
     Listed,
+    LookupRow,
     Member,
     OperatorRow,
     Own,
@@ -51,6 +52,7 @@ class EphemeralStore:
         self._lock = threading.Lock()
         self._runs: dict[Port, deque[EventRun]] = {}
         self._schemas: dict[Port, bytes] = {}
+        self._lookups: dict[str, list[LookupRow]] = {}
         self._receivers: dict[Port, list[Port]] = {}
         self._senders: dict[Port, Port] = {}
         # Per receiving port: (last event, Input Sets of the run) not yet done, and the last event that is.
@@ -66,6 +68,12 @@ class EphemeralStore:
             self._receivers.setdefault(sender, []).append(receiver)
             self._senders[receiver] = sender
         self._operators = {name: OperatorRow(name, "dead", 0) for name in topology.operators}
+
+    def change(self, topology: Topology, writes: Sequence[Write]) -> None:
+        self.declare(topology)
+
+    def versions(self) -> dict[str, Any]:
+        return {}
 
     def owner(self) -> str | None:
         return None
@@ -178,6 +186,12 @@ class EphemeralStore:
 
     def schema(self, port: Port) -> bytes | None:
         return self._schemas.get(port)
+
+    def lookups(self, operator: str) -> list[LookupRow]:
+        return self._lookups.get(operator, [])
+
+    def keep_lookup(self, operator: str, row: LookupRow) -> None:
+        self._lookups.setdefault(operator, []).append(row)
 
     def operators(self) -> list[OperatorRow]:
         return list(self._operators.values())

@@ -1,11 +1,15 @@
 """Whose log it is and who runs its operators: the same for every SQL backend."""
 
+import base64
+import json
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 from clew.errors import StaleWriter, WrongLog
+from clew.protocol.rows import LookupRow
 from clew.store.base import Topology
-from clew.store.statements import Transaction
+from clew.store.statements import VERSION_KEY, Transaction
 
 #: Tables of which any row shows that a run has left something behind.
 _TRACES = ("sent", "collected", "ack", "done", "latest_state", "action", "write_action", "done_write")
@@ -38,6 +42,12 @@ def declare(log: Transaction, topology: Topology) -> None:
             log.run("INSERT INTO link (operator, port, rec_operator, rec_port) VALUES (?, ?, ?, ?)", *link)
 
 
+def versions(log: Transaction) -> dict[str, Any]:
+    """Return what operators were declared to be, by operator."""
+    rows = log.fetch("SELECT key, value FROM meta")
+    return {key.removeprefix(VERSION_KEY): json.loads(text) for key, text in rows if key.startswith(VERSION_KEY)}
+
+
 def claim(log: Transaction) -> str:
     """Write down that a new process runs the pipeline; returns the token that it is known by."""
     token = uuid.uuid4().hex
@@ -66,3 +76,29 @@ def decide_asides(log: Transaction, operator: str, numbers: Sequence[int], statu
     for number in asked:
         log.run("UPDATE aside SET status = ? WHERE operator = ? AND number = ?", status, operator, number)
     return len(asked)
+
+
+#: Lookups are settings of a run that are fixed when it begins, so they are kept with its identity.
+_LOOKUP = "lookup:"
+
+
+def keep_lookup(log: Transaction, operator: str, row: LookupRow) -> None:
+    """Say which content a lookup has in this run, unless that was said before."""
+    data = None if row.data is None else base64.b64encode(row.data).decode()
+    log.run(
+        "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO NOTHING",
+        f"{_LOOKUP}{operator}.{row.name}",
+        json.dumps({"sha256": row.digest, "data": data}),
+    )
+
+
+def kept_lookups(log: Transaction, operator: str) -> list[LookupRow]:
+    """Return the lookups that the run keeps for an operator, by name."""
+    own = f"{_LOOKUP}{operator}."
+    rows = sorted(row for row in log.fetch("SELECT key, value FROM meta") if row[0].startswith(own))
+    return [_lookup(key.removeprefix(own), json.loads(value)) for key, value in rows]
+
+
+def _lookup(name: str, kept: dict[str, str | None]) -> LookupRow:
+    data = kept["data"]
+    return LookupRow(name, str(kept["sha256"]), None if data is None else base64.b64decode(data))

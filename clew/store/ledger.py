@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 
 from clew.errors import UnexpectedRow
 from clew.ids import Port
+from clew.protocol.rows import Listed
 from clew.protocol.step import (
     Acknowledge,
     AddReadAction,
+    BeginAfter,
     CompleteReadAction,
     FinishReadEvent,
     FinishSets,
     FinishWrites,
     FixSchema,
+    ForgetPort,
     LogEvents,
     LogReadEvent,
     LogWrites,
@@ -28,7 +31,7 @@ from clew.protocol.step import (
 )
 from clew.store.intervals import Growth, Intervals
 from clew.store.rowcodec import encode_assignment, sets_covered
-from clew.store.statements import Statement, Transaction
+from clew.store.statements import Statement, Transaction, statements_of
 
 _KEEP_DONE = """INSERT INTO done (operator, first, count) VALUES (?, ?, ?)
     ON CONFLICT (operator, first) DO UPDATE SET count = excluded.count"""
@@ -56,13 +59,15 @@ class Ledger:
     undone_reads: frozenset[tuple[str, int]] = frozenset()
     last_write: dict[str, int] = field(default_factory=dict)
     done_writes: dict[str, Intervals] = field(default_factory=dict)
+    #: By input port, the number up to which its sender was collected when this was read.
+    collected: dict[str, int] = field(default_factory=dict)
 
     def draft(self) -> "Ledger":
         """Return a copy to admit the writes of one commit to; it replaces this one if none is refused."""
         return Ledger(
             self.operator, dict(self.last_sent), dict(self.last_acknowledged), dict(self.schemas), self.done,
             self.state_id, dict(self.last_action), self.incomplete, self.undone_reads, dict(self.last_write),
-            dict(self.done_writes),
+            dict(self.done_writes), self.collected,
         )  # fmt: skip
 
     def admit(self, write: Write, last_sent: LastSent) -> list[Statement]:
@@ -86,6 +91,13 @@ class Ledger:
                 end = first + count - 1
                 _expect(end <= last, f"the last event acknowledged on {receiver}", f"#{last}", f"#{end} or later")
                 _expect(input_set not in self.done, f"Input Set {input_set} of {self.operator}", "done", "undone")
+            case ForgetPort(receiver):
+                # Where its sender was collected, numbers go on from there.
+                self.last_acknowledged.pop(receiver.name, None)
+                if receiver.name in self.collected:
+                    self.last_acknowledged[receiver.name] = self.collected[receiver.name]
+            case BeginAfter(receiver, upto, seq):
+                return self._begin_after(receiver, upto, seq, last_sent)
             case FinishSets(_, first, count):
                 return self._finish_sets(first, count)
             case StoreState(operator, state_id, _, _):
@@ -137,6 +149,12 @@ class Ledger:
             what = f"an Input Set from {first} to {first + count - 1} of {self.operator}"
             _expect(not write.count or not self.done.overlaps(first, count), what, "done", "undone")
         self.last_acknowledged[write.receiver.name] = end
+
+    def _begin_after(self, receiver: Port, upto: int, seq: int, last_sent: LastSent) -> list[Statement]:
+        first = self.last_acknowledged.get(receiver.name, 0) + 1
+        skipped = Acknowledge(receiver, first, max(upto - first + 1, 0), seq, Listed(()))
+        self._acknowledge(skipped, last_sent)
+        return statements_of(skipped)
 
     def _finish_sets(self, first: int, count: int) -> list[Statement]:
         if not count:
@@ -197,6 +215,7 @@ def read_ledger(log: Transaction, operator: str) -> Ledger:
         undone_reads=frozenset(_pairs(log, _UNDONE_READS, operator)),
         last_write=_highest([(c, done.last) for c, done in done_writes.items()], _pairs(log, _LAST_WRITE, operator)),
         done_writes=done_writes,
+        collected=dict(_pairs(log, _COLLECTED_SENDER, operator)),
     )
 
 

@@ -21,6 +21,8 @@ from clew.protocol.rows import (
     EventRun,
     Header,
     Label,
+    Listed,
+    LookupRow,
     Member,
     OperatorRow,
     ReadActionRow,
@@ -29,17 +31,20 @@ from clew.protocol.rows import (
     Status,
     WriteRow,
     cut_bodies,
+    label_of,
     sets_of,
 )
 from clew.protocol.step import (
     Acknowledge,
     AddReadAction,
+    BeginAfter,
     CompleteReadAction,
     DropReadEvent,
     FinishReadEvent,
     FinishSets,
     FinishWrites,
     FixSchema,
+    ForgetPort,
     LogDecision,
     LogEvents,
     LogLineage,
@@ -53,6 +58,7 @@ from clew.protocol.step import (
     SetOperator,
     StoreKeyed,
     StoreState,
+    StoreVersion,
     Write,
     owner_of,
 )
@@ -100,6 +106,9 @@ class _Rows:
     last_write: dict[Port, int] = field(default_factory=dict)
     last_done_write: dict[Port, int] = field(default_factory=dict)
     operators: dict[str, OperatorRow] = field(default_factory=dict)
+    #: The number up to which events were collected, by port.
+    collected: dict[Port, int] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 class MemoryStore:
@@ -113,6 +122,7 @@ class MemoryStore:
         self._senders: dict[Port, Port] = {}
         self._receivers: dict[Port, list[Port]] = {}
         self._closed = False
+        self._lookups: dict[tuple[str, str], LookupRow] = {}
 
     @property
     def run_id(self) -> str:
@@ -128,8 +138,32 @@ class MemoryStore:
         self._receivers = {}
         for sender, receiver in topology.links:
             self._receivers.setdefault(sender, []).append(receiver)
+            for number in self._rows.sent.get(sender, {}):
+                entries = self._rows.entries.setdefault(receiver, {})
+                entries.setdefault(number, [_Entry(number, "undone", receiver)])
         for operator in topology.operators:
             self._rows.operators.setdefault(operator, OperatorRow(operator, "dead", 0))
+
+    def change(self, topology: Topology, writes: Sequence[Write]) -> None:
+        with self._lock:
+            self._check_open()
+            before, was = _copy(self._rows), self._topology
+            self.declare(topology)
+            try:
+                for write in writes:
+                    self._apply(write)
+                for operator in sorted({owner_of(write) for write in writes if not isinstance(write, StoreVersion)}):
+                    self.take_over(operator)
+                    fault_point("inside-commit", operator)
+            except BaseException:
+                if was is not None:
+                    self.declare(was)
+                self._rows = before
+                raise
+
+    def versions(self) -> dict[str, Any]:
+        with self._lock:
+            return {operator: json.loads(text) for operator, text in self._rows.versions.items()}
 
     def owner(self) -> str | None:
         return self._topology.pipeline if self._topology is not None else None
@@ -189,6 +223,14 @@ class MemoryStore:
             rows = self._rows.keyed.get(operator, {})
             return sorted((function, key, json.loads(text)) for (function, key), text in rows.items())
 
+    def lookups(self, operator: str) -> list[LookupRow]:
+        with self._lock:
+            return [row for (owner, _), row in sorted(self._lookups.items()) if owner == operator]
+
+    def keep_lookup(self, operator: str, row: LookupRow) -> None:
+        with self._lock:
+            self._lookups.setdefault((operator, row.name), row)
+
     def schema(self, port: Port) -> bytes | None:
         with self._lock:
             return self._rows.schemas.get(port)
@@ -209,7 +251,7 @@ class MemoryStore:
 
     def backlog(self, receiver: Port) -> Backlog:
         with self._lock:
-            sender, after = self._senders[receiver], self._rows.last_acknowledged.get(receiver, 0)
+            sender, after = self._senders[receiver], self._acknowledged(receiver)
             numbers = range(after + 1, self._rows.last_sent.get(sender, 0) + 1)
             return Backlog(len(numbers), sum(self._rows.sent[sender][n][0].size for n in numbers))
 
@@ -305,7 +347,10 @@ class MemoryStore:
                 self._store_keyed(operator, keys)
             case SetAside(operator, set_aside):
                 told = {row.number: json.loads(_json(row.error)) for row in set_aside}
-                made = {row.number: replace(row, error=told[row.number]) for row in set_aside}
+                made = {
+                    row.number: replace(row, label=label_of(_json(row.label)), error=told[row.number])
+                    for row in set_aside
+                }
                 self._rows.asides[operator] = self._rows.asides.get(operator, {}) | made
             case ResolveAside(operator, number, retried_as):
                 rows_aside = self._rows.asides[operator]
@@ -314,7 +359,8 @@ class MemoryStore:
                 )
                 self._rows.asides[operator] = rows_aside | {number: done}
             case OpenSets(operator, sets):
-                self._rows.labels.setdefault(operator, {}).update(sets)
+                # As a log on a disk gives them back: what is a list or a tuple there is one here.
+                self._rows.labels.setdefault(operator, {}).update((n, label_of(_json(label))) for n, label in sets)
             case FinishSets(operator, first, count):
                 self._finish_sets(operator, first, count)
             case LogStateEvent(operator, state_id, input_set, state):
@@ -334,6 +380,17 @@ class MemoryStore:
                 self._log_writes(port, rows)
             case FinishWrites(port, first, count):
                 self._finish_writes(port, first, count)
+            case ForgetPort(receiver):
+                sent = self._rows.sent.get(self._senders[receiver], {}) if receiver in self._senders else {}
+                self._rows.entries[receiver] = {n: [_Entry(n, "undone", receiver)] for n in sent}
+                self._rows.last_acknowledged.pop(receiver, None)
+            case BeginAfter(receiver, upto, seq):
+                last = self._acknowledged(receiver)
+                self._acknowledge(Acknowledge(receiver, last + 1, max(upto - last, 0), seq, Listed(())))
+            case StoreVersion(operator, None):
+                self._rows.versions.pop(operator, None)
+            case StoreVersion(operator, version):
+                self._rows.versions[operator] = _json(version)
             case SetOperator(operator, status):
                 self._rows.operators[operator] = replace(self._rows.operators[operator], status=status)
             case _:
@@ -386,8 +443,13 @@ class MemoryStore:
                 self._rows.entries.setdefault(receiver, {})[run.first + index] = [entry]
         self._rows.last_sent[run.port] = run.last
 
+    def _acknowledged(self, receiver: Port) -> int:
+        """Return the last event acknowledged; one that began to receive later begins after what was collected."""
+        collected = self._rows.collected.get(self._senders[receiver], 0)
+        return max(self._rows.last_acknowledged.get(receiver, 0), collected)
+
     def _acknowledge(self, write: Acknowledge) -> None:
-        last = self._rows.last_acknowledged.get(write.receiver, 0)
+        last = self._acknowledged(write.receiver)
         _expect(
             write.first == last + 1,
             f"the last event acknowledged on {write.receiver}",
@@ -490,6 +552,7 @@ class MemoryStore:
 
     def _collect_port(self, port: Port, upto: int) -> int:
         gone = [number for number in self._rows.sent[port] if number <= upto]
+        self._rows.collected[port] = max(self._rows.collected.get(port, 0), upto)
         for number in gone:
             del self._rows.sent[port][number]
             for receiver in self._receivers.get(port, ()):

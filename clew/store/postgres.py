@@ -17,11 +17,12 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from clew.errors import StaleWriter, StoreFailed, UnexpectedRow
 from clew.faultpoint import fault_point
 from clew.ids import Port
-from clew.protocol.rows import EventRun
+from clew.protocol.rows import EventRun, LookupRow
 from clew.protocol.step import Acknowledge, Write
 from clew.store.base import Collected, Topology
+from clew.store.changes import change
 from clew.store.collecting import collect
-from clew.store.identity import claim, decide_asides, declare, take_over
+from clew.store.identity import claim, decide_asides, declare, keep_lookup, take_over
 from clew.store.ledger import Ledger, read_ledger
 from clew.store.postgres_open import current_claim, drop_log, prepare
 from clew.store.postgres_session import Connection, PostgresLog, as_psycopg, explain, masked, set_up
@@ -89,9 +90,22 @@ class PostgresStore(SqlReads):
             self._senders.clear()
             self._last_sent.clear()
 
+    def change(self, topology: Topology, writes: Sequence[Write]) -> None:
+        with self._transaction() as log:
+            log.run("LOCK TABLE link IN EXCLUSIVE MODE")
+            change(log, topology, writes)
+        with self._lock:
+            self._seen.clear()
+            self._senders.clear()
+            self._last_sent.clear()
+
     def decide_asides(self, operator: str, numbers: Sequence[int], status: Literal["retry", "drop"]) -> int:
         with self._transaction() as log:
             return decide_asides(log, operator, numbers, status)
+
+    def keep_lookup(self, operator: str, row: LookupRow) -> None:
+        with self._transaction() as log:
+            keep_lookup(log, operator, row)
 
     def claim(self) -> None:
         with self._transaction() as log:

@@ -16,10 +16,12 @@ from clew.disk import make_directory, sync_directory
 from clew.errors import NewerLog, StaleWriter, StoreFailed, WrongLog
 from clew.faultpoint import fault_point
 from clew.ids import Port
+from clew.protocol.rows import LookupRow
 from clew.protocol.step import Write
 from clew.store.base import SCHEMA_VERSION, Collected, Topology
+from clew.store.changes import change
 from clew.store.collecting import collect
-from clew.store.identity import claim, decide_asides, declare, has_events, take_over
+from clew.store.identity import claim, decide_asides, declare, has_events, keep_lookup, take_over
 from clew.store.ledger import Ledger, read_ledger
 from clew.store.sqlite_schema import VIEWS
 from clew.store.sqlite_writer import CHECKPOINT_PAGES, GroupWriter, SqliteLog, explain
@@ -55,6 +57,13 @@ class SqliteStore(SqlReads):
 
         self._writer.run(work)
 
+    def change(self, topology: Topology, writes: Sequence[Write]) -> None:
+        def work(log: SqliteLog) -> None:
+            change(log, topology, writes)
+            self._forget()
+
+        self._writer.run(work)
+
     def claim(self) -> None:
         self._claim = self._writer.run(claim)
 
@@ -71,6 +80,9 @@ class SqliteStore(SqlReads):
     def decide_asides(self, operator: str, numbers: Sequence[int], status: Literal["retry", "drop"]) -> int:
         decided: int = self._writer.run(lambda log: decide_asides(log, operator, numbers, status))
         return decided
+
+    def keep_lookup(self, operator: str, row: LookupRow) -> None:
+        self._writer.run(lambda log: keep_lookup(log, operator, row))
 
     def collect(self, grace: int = 0) -> Collected:
         collected: Collected = self._writer.run(lambda log: collect(log, grace))

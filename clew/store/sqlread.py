@@ -12,14 +12,17 @@ from clew.protocol.rows import (
     Bodies,
     EventRun,
     Label,
+    LookupRow,
     Member,
     OperatorRow,
     ReadActionRow,
     ReadEventRow,
     StateRow,
     WriteRow,
+    label_of,
 )
 from clew.store.base import Backlog, Table
+from clew.store.identity import kept_lookups, versions
 from clew.store.intervals import Intervals
 from clew.store.ledger import read_done
 from clew.store.paper_tables import paper_table
@@ -86,6 +89,10 @@ class SqlReads(ABC):
         with self._reading() as log:
             return next((name for (name,) in log.fetch("SELECT value FROM meta WHERE key = 'pipeline'")), None)
 
+    def versions(self) -> dict[str, Any]:
+        with self._reading() as log:
+            return versions(log)
+
     def links(self) -> list[tuple[Port, Port]]:
         with self._reading() as log:
             rows = log.fetch("SELECT operator, port, rec_operator, rec_port FROM link")
@@ -109,6 +116,10 @@ class SqlReads(ABC):
         with self._reading() as log:
             rows = log.fetch("SELECT function, key, state FROM keyed_state WHERE operator = ?", operator)
         return sorted((function, key, json.loads(state)) for function, key, state in rows)
+
+    def lookups(self, operator: str) -> list[LookupRow]:
+        with self._reading() as log:
+            return kept_lookups(log, operator)
 
     def schema(self, port: Port) -> bytes | None:
         with self._reading() as log:
@@ -152,7 +163,7 @@ class SqlReads(ABC):
         with self._snapshot() as log:
             done = read_done(log, operator)
             rows = log.fetch("SELECT input_set, label FROM input_set WHERE operator = ? ORDER BY 1", operator)
-        return {InputSetId(number): _label(text) for number, text in rows if number not in done}
+        return {InputSetId(number): label_of(text) for number, text in rows if number not in done}
 
     def events(self, port: Port, first: int, count: int) -> list[EventRun]:
         with self._snapshot() as log:
@@ -264,10 +275,5 @@ def _aside(
 ) -> AsideRow:
     spans = tuple((port, first, count, seq) for port, first, count, seq in json.loads(events))
     places = None if records is None else tuple(json.loads(records))
-    known = (number, InputSetId(input_set), _label(label), json.loads(state), spans, places, json.loads(error))
+    known = (number, InputSetId(input_set), label_of(label), json.loads(state), spans, places, json.loads(error))
     return AsideRow(*known, *rest)
-
-
-def _label(text: str) -> Label:
-    function, key = json.loads(text)
-    return function, key

@@ -13,6 +13,7 @@ from clew.protocol.step import (
     DropReadEvent,
     FinishReadEvent,
     FixSchema,
+    ForgetPort,
     LogDecision,
     LogEvents,
     LogLineage,
@@ -26,6 +27,7 @@ from clew.protocol.step import (
     SetOperator,
     StoreKeyed,
     StoreState,
+    StoreVersion,
     Write,
 )
 from clew.store.rowcodec import (
@@ -54,6 +56,9 @@ class Transaction(Protocol):
     def run(self, sql: str, *values: Any) -> None:
         """Execute a statement."""
 
+
+#: What the keys of versions in the table meta begin with.
+VERSION_KEY = "version:"
 
 _SENT = "INSERT INTO sent (operator, port, first, count, bytes, headers, facts) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _BODY = """INSERT INTO body (operator, port, first, count, size, lengths, checksums, file, start, data)
@@ -94,6 +99,9 @@ _WRITE = "INSERT INTO write_action (operator, connection, number, events) VALUES
 _WRITE_BODY = """INSERT INTO write_body (operator, connection, number, part,
         count, size, lengths, checksums, file, start, data)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_FORGET = tuple(f"DELETE FROM {table} WHERE operator = ? AND port = ?" for table in ("ack", "rejoined"))
+_VERSION = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+_NO_VERSION = "DELETE FROM meta WHERE key = ?"
 _STATUS = "UPDATE operator SET status = ? WHERE name = ?"
 
 
@@ -129,6 +137,12 @@ def statements_of(write: Write) -> list[Statement]:
             return [Statement(_LINEAGE, (*lineage.port, lineage.first, events, lineage.input_set, counts))]
         case LogWrites(port, writes):
             return [statement for row in writes for statement in _log_write(port, row)]
+        case ForgetPort(receiver):
+            return [Statement(forget, tuple(receiver)) for forget in _FORGET]
+        case StoreVersion(operator, None):
+            return [Statement(_NO_VERSION, (f"{VERSION_KEY}{operator}",))]
+        case StoreVersion(operator, version):
+            return [Statement(_VERSION, (f"{VERSION_KEY}{operator}", encode_json(version)))]
         case SetOperator(operator, status):
             return [Statement(_STATUS, (status, operator))]
         case _:

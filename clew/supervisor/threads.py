@@ -21,19 +21,23 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Policy:
-    """How a failed group is restarted."""
+    """How a failed group is restarted.
 
-    #: Seconds before the first restart; doubled for each further failure without a commit in between.
+    - `first_delay`: seconds before the first restart; doubled for each further failure without a commit in between, up
+      to `longest_delay`.
+    - `give_up_after`: failures in a row, with nothing committed between them, after which the run stops.
+    - `poll`: seconds after which an idle group looks into the log even if nobody woke it.
+    - `collect_every`: seconds between two garbage collections; None leaves the log as it is.
+    """
+
     first_delay: float = 0.2
     longest_delay: float = 10.0
-    #: Failures in a row, with nothing committed between them, after which the run stops.
     give_up_after: int = 8
-    #: Seconds after which an idle group looks into the log even if nobody woke it.
     poll: float = 1.0
-    #: Seconds between two garbage collections; None leaves the log as it is.
     collect_every: float | None = None
 
     def delay(self, failures: int) -> float:
+        """Return the seconds to wait after so many failures in a row."""
         return float(min(self.first_delay * 2 ** (failures - 1), self.longest_delay))
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from collections import Counter
 from contextlib import closing
@@ -343,6 +344,21 @@ def test_more_faults_than_a_run_meets_are_refused(tmp_path: Path) -> None:
     result = chaos(write(tmp_path, "orders.py", ORDERS), 1, 201)
     assert result.exit_code == 2
     assert "there are to be 201 faults, and one run meets at most 200" in " ".join(result.stderr.split())
+
+
+def test_a_log_in_memory_is_refused(tmp_path: Path) -> None:
+    result = chaos(write(tmp_path, "orders.py", ORDERS), 1, 1, "--log", "memory:")
+    assert result.exit_code == 1
+    assert "a log in memory survives no fault; leave out --log, or name a file or a database" in result.stderr
+
+
+def test_it_needs_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, "orders.py", ORDERS)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    result = chaos(file, 1, 1)
+    monkeypatch.undo()
+    assert result.exit_code == 1
+    assert "clew chaos runs on Linux only, and this is darwin; run it on Linux" in result.stderr
 
 
 def test_a_fault_says_where_it_strikes() -> None:

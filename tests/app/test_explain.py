@@ -9,7 +9,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from clew import Batch, Count, Operator, Pipeline, Sink, Tumbling, cached, files, generator, http, postgres, sqlite
+from clew import (
+    Batch,
+    Count,
+    Operator,
+    Pipeline,
+    Sink,
+    Tumbling,
+    cached,
+    files,
+    generator,
+    http,
+    lookup,
+    postgres,
+    sqlite,
+)
 from clew.app.explain import Explained, explain
 from clew.pipeline.contracts import Observed
 from clew.pipeline.windows import Window
@@ -154,7 +168,28 @@ def test_general_operators_and_sinks() -> None:
     )
 
 
-def test_a_fingerprint_is_of_the_declaration_and_shows_no_secret() -> None:
+def test_lookups_setup_hooks_and_errors() -> None:
+    def connect() -> None:
+        pass
+
+    p = Pipeline("p")
+    rates = {"rates": lookup("rates.csv", key="currency")}
+    source(p).map(
+        lambda record, rates: record, name="looked", lookups=rates, setup=connect, on_error="quarantine", attempts=1
+    )
+    p.general("mine", Mine(), "looked.out", lookups=rates, setup=connect)
+    found = told(p)
+    given = (
+        "lookup rates, by currency: files rates.csv, read once when a run begins and kept with it",
+        "what connect makes, once in each process before the first record",
+    )
+    assert (found["looked"].besides, found["mine"].besides, found["source"].besides) == (given, given, ())
+    assert found["looked"].error == "quarantine: after one attempt what it fails on is set aside, and the rest goes on"
+    assert found["mine"].error == "stop: after 3 attempts the run stops, and resumes there"
+    assert ("given", given[0]) in list(found["looked"].lines())
+
+
+def test_a_fingerprint_is_of_declaration_and_code_and_shows_no_secret() -> None:
     def declared(size: int, more: int) -> dict[str, Explained]:
         p = Pipeline("p")
 
@@ -166,7 +201,8 @@ def test_a_fingerprint_is_of_the_declaration_and_shows_no_secret() -> None:
         return told(p)
 
     first = declared(5, 1)
-    assert first["counted"].fingerprint == declared(5, 2)["counted"].fingerprint
+    assert first["counted"].fingerprint == declared(5, 1)["counted"].fingerprint
+    assert first["counted"].fingerprint != declared(5, 2)["counted"].fingerprint
     assert first["counted"].fingerprint != declared(6, 1)["counted"].fingerprint
     assert first["source"].fingerprint == declared(6, 1)["source"].fingerprint
     assert "secret" not in str(first)
@@ -194,7 +230,7 @@ def test_the_command_imports_no_pyspark_and_uses_the_settings(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert "\nsame\n  reads: source.out\n  window: Batch(): all events of one turn are one Input Set" in done.stdout
     assert "about 3 s of work" in done.stdout
-    assert "pipeline frames: 2 operators, 1 connections, 2 groups; no errors" in done.stdout
+    assert "pipeline frames: 2 operators, 1 connection, 2 groups; no errors" in done.stdout
 
 
 def test_as_json(tmp_path: Path) -> None:

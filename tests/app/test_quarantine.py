@@ -66,7 +66,7 @@ def test_one_is_shown_with_its_record_and_the_users_own_frames(file: str) -> Non
     assert answer.exit_code == 0
     assert "ValueError: no number: 107 (2 attempts)" in answer.stdout
     assert "parse.py" in answer.stdout
-    assert "1 records on in:\n  {'text': '107'}" in answer.stdout
+    assert "1 record on in:\n  {'text': '107'}" in answer.stdout
     assert json.loads(call("quarantine", "show", file, "parse#3", "--json").stdout)["records"] == {
         "in": [{"text": "107"}]
     }

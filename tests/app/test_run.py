@@ -200,6 +200,7 @@ def same(df: "pyspark.sql.DataFrame") -> "pyspark.sql.DataFrame":
     result = call("run", write(tmp_path, "frames.py", text), "--engine", "inline", "--log", log_url(tmp_path))
     assert result.exit_code == 1
     assert "works on DataFrames, which the inline engine has not; run it with the Spark engine" in result.stderr
+    assert not (tmp_path / "log.db").exists()
 
 
 def _wait_for(seen, patience: float = 30) -> None:

@@ -20,4 +20,12 @@ def explained(place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_the_example_is_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (shown,) = re.findall(r"^```\n(.*?)\n```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert shown == explained(tmp_path, monkeypatch), "\n" + explained(tmp_path, monkeypatch)
+    printed = explained(tmp_path, monkeypatch)
+    assert named(shown) == named(printed), "\n" + printed
+
+
+def named(text: str) -> str:
+    """Leave operators' fingerprints out: the same code is other bytecode in every version of Python."""
+    found = re.compile(r"(?<=^  fingerprint: )[0-9a-f]{12}$", re.MULTILINE)
+    assert len(set(found.findall(text))) == text.count("  fingerprint: ")
+    return found.sub("", text)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clew.faultpoint import POINTS
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
 CODE = sorted((ROOT / "clew").rglob("*.py"))
@@ -66,6 +66,14 @@ def test_the_methods_of_the_papers_tables_are_all_mapped() -> None:
         "StoreState FetchAckEvents FetchResendEvent GetProcState"
     )
     assert [name for name in methods.split() if not re.search(rf"^\| `{name}` \|", PAGE, re.MULTILINE)] == []
+
+
+def test_the_rooms_of_the_architecture_are_those_that_there_are() -> None:
+    (shown,) = blocks(ROOT / "docs" / "architecture.md", "")
+    named = set(re.findall(r"(?<=\s)(\w+\.py|\w+(?=/\s))", shown))
+    there = {path.name for path in (ROOT / "clew").iterdir()} | {"log"}
+    assert named <= there
+    assert there - named <= {"__init__.py", "__pycache__"}, "a room is not in the picture"
 
 
 def test_every_file_of_the_code_that_the_pages_name_exists() -> None:

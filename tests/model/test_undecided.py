@@ -51,9 +51,13 @@ def test_a_function_that_was_changed_since_is_found(tmp_path: Path) -> None:
         return table
 
     pipeline.sink(doubled, sqlite(tmp_path / "sink.db", table="doubled"))
-    found = only(verify(pipeline.graph(), made.url, str(made.bodies)))
+    found = only(verify(pipeline.graph(), made.url, str(made.bodies)), "undecided")
     assert (found.operator, found.event, found.input_set) == ("doubled", "doubled.out#1", 1)
     assert "is not what the function gives" in found.fact
+    assert found.fact.endswith("; its code is another one than the run had")
+    # A log of an earlier Clew does not tell.
+    made.change("DELETE FROM meta WHERE key = 'version:doubled'")
+    assert "is not what the function gives" in only(verify(pipeline.graph(), made.url, str(made.bodies))).fact
 
 
 def test_a_function_that_fails_now_is_found(tmp_path: Path) -> None:
@@ -65,8 +69,10 @@ def test_a_function_that_fails_now_is_found(tmp_path: Path) -> None:
         raise ValueError("not today")
 
     pipeline.sink(doubled, sqlite(tmp_path / "sink.db", table="doubled"))
-    found = only(verify(pipeline.graph(), made.url, str(made.bodies)))
-    assert found.fact == "its Output Set cannot be computed again: ValueError: not today"
+    found = only(verify(pipeline.graph(), made.url, str(made.bodies)), "undecided")
+    assert found.fact == (
+        "its Output Set cannot be computed again: ValueError: not today; its code is another one than the run had"
+    )
     assert found.event == "numbers.out#1"
 
 

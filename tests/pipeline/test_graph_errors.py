@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import clew
-from clew import Batch, Capacity, InputSet, Operator, Pipeline
+from clew import Batch, Capacity, InputSet, Operator, Pipeline, WriteAction, spark_write
 from clew.errors import GraphError, GraphErrors
 from tests.pipeline.outside import Drain, Tap, here, same
 
@@ -85,6 +85,14 @@ def test_two_operators_of_one_name_are_both_located() -> None:
     assert f"same is declared twice (first at {__file__}:{first})" in _only(pipeline, line)
 
 
+def test_an_operator_that_has_the_name_of_its_input_is_no_cycle() -> None:
+    pipeline, orders = _pipeline()
+    pipeline.operator(orders)(same)
+    line = here() + 1
+    pipeline.operator("same.out")(same)
+    assert "same is declared twice" in _only(pipeline, line)
+
+
 def test_a_sink_that_is_unsafe_to_repeat_is_refused() -> None:
     pipeline, orders = _pipeline()
     line = here() + 1
@@ -147,7 +155,7 @@ def test_parameters_and_inputs_must_match() -> None:
     pipeline, orders = _pipeline()
     line = here() + 1
     pipeline.operator(orders, orders)(same)
-    assert "operator same takes 1 inputs, but 2 are given" in _only(pipeline, line)
+    assert "operator same takes 1 input, but 2 are given" in _only(pipeline, line)
 
 
 def test_a_further_function_must_take_the_same_inputs() -> None:
@@ -159,7 +167,7 @@ def test_a_further_function_must_take_the_same_inputs() -> None:
     def more(left: pa.Table, right: pa.Table) -> pa.Table:
         return left
 
-    assert "more takes 2 inputs, but 1 are given" in _only(pipeline, line)
+    assert "more takes 2 inputs, but 1 is given" in _only(pipeline, line)
 
 
 def test_a_further_function_of_an_unknown_operator_is_named() -> None:
@@ -313,6 +321,15 @@ def test_a_declaration_of_several_lines_is_located_at_its_first() -> None:
         ),
     )
     _only(pipeline, line)
+
+
+def test_a_sink_that_cannot_be_asked_says_so() -> None:
+    action = WriteAction("run", "drain", "out", 1, 1)
+    with pytest.raises(TypeError, match="a drain is not checkable"):
+        Drain().applied(action)
+    frames = spark_write(lambda frame, name: None, describe="frames")
+    with pytest.raises(TypeError, match="frames writes DataFrames, where the session is"):
+        frames.write(action, iter(()), pa.schema([]))
 
 
 class Kept(Operator):

@@ -1,14 +1,14 @@
 """The general operator: control follows the user's own assign and ready."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from clew import Event, InputSet, Operator
+from clew import Each, Event, InputSet, Operator
 from clew.ids import EventId, InputSetId, Port
-from clew.pipeline.operators import OperatorLogic
+from clew.pipeline.operators import LateRecords, OperatorLogic
 from clew.pipeline.windows import Header, Key, State
 from clew.protocol.log.context import InputSet as Opening
 from clew.protocol.log.context import Memory, Opened
@@ -93,6 +93,27 @@ def test_what_is_not_defined_says_so() -> None:
         bare.assign(Seen(), {})
     with pytest.raises(TypeError, match="Operator must define ready"):
         bare.ready({}, ())
+    with pytest.raises(TypeError, match="Operator must define generate"):
+        bare.generate(InputSet(1, "a", (), {}), _Nothing())
+
+
+class _Nothing:
+    """A context of which nothing is asked."""
+
+    state: Mapping[str, Any] = {}
+
+    def read(self, connection: str, action: str) -> pa.Table:
+        raise AssertionError
+
+    def write(self, connection: str, table: pa.Table) -> None:
+        raise AssertionError
+
+
+def test_late_records_are_told_by_the_window_that_has_them() -> None:
+    with pytest.raises(TypeError, match="told by the window that they are late for"):
+        LateRecords(Each()).assign(Seen(), memory(OperatorLogic(Pairs())))
+    with pytest.raises(TypeError, match=r"Each\(\) has no late records"):
+        Each().pick_late(pa.table({"n": [1]}), None)
 
 
 def test_an_input_sets_table_holds_the_records_of_one_port_in_order() -> None:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
 
@@ -12,11 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from clew import Batch, Connection, Count, Pipeline, Session, Stream, Tumbling
 from clew.connectors import files, generator
 from clew.errors import ClewError, GraphErrors, UserFunctionFailed
-from clew.pipeline.functions import Join, to_pandas
+from clew.pipeline.functions import Aggregate, Join, to_pandas
 from clew.run import run, verify
 
 
@@ -189,6 +192,41 @@ def test_a_window_without_keys_has_one_group(tmp_path: Path) -> None:
     assert ran(pipeline, tmp_path, "totals")["totals"] == [{"total": 6}, {"total": 22}]
 
 
+@settings(max_examples=30)
+@given(
+    keys=st.lists(st.integers(0, 400), min_size=1, max_size=600),
+    cuts=st.lists(st.integers(1, 600), max_size=6),
+    random=st.randoms(use_true_random=False),
+)
+def test_groups_come_as_their_first_records_do_whatever_the_chunks(
+    keys: list[int], cuts: list[int], random: Any
+) -> None:
+    table = pa.table({"k": keys, "x": [random.random() for _ in keys]})
+    at = [0, *sorted({cut for cut in cuts if cut < len(keys)}), len(keys)]
+    chunked = pa.concat_tables([table.slice(start, stop - start) for start, stop in pairwise(at)])
+    columns = {"total": ("x", "sum"), "again": ("x", "sum"), "spread": ("x", "stddev"), "rows": ("", "count_all")}
+    one, other = (Aggregate(("k",), columns)(given) for given in (table, chunked))
+    assert one["k"].to_pylist() == list(dict.fromkeys(keys))
+    assert one.equals(other)
+    assert one["total"].equals(one["again"])
+
+
+@pytest.mark.parametrize(
+    ("by", "columns", "message"),
+    [
+        ((), {"n": ("nn", "sum")}, "numbers has no column nn to aggregate; it has n, t, k"),
+        (("kk",), {"n": "count"}, "numbers has no column kk to group by; it has n, t, k"),
+    ],
+)
+def test_a_column_that_is_not_there_is_named(
+    by: tuple[str, ...], columns: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline("verbs")
+    source(pipeline).window(Count(2)).aggregate(*by, name="totals", **columns)
+    with pytest.raises(ClewError, match=message):
+        ran(pipeline, tmp_path, "totals")
+
+
 def test_functions_of_pandas_frames(tmp_path: Path) -> None:
     pipeline = Pipeline("verbs")
 
@@ -292,6 +330,10 @@ def returns_text(record: dict[str, Any]) -> str:
     return ""
 
 
+def returns_number(record: dict[str, Any]) -> int:
+    return 0
+
+
 def takes_number(record: int) -> dict[str, Any]:
     return {}
 
@@ -305,9 +347,10 @@ def takes_two(record: Any, other: Any) -> Any:
     [
         ("map", returns_text, "str is no record; annotate it as dict"),
         ("map", takes_number, "int is no record"),
-        ("map", takes_two, "takes 2 inputs, but 1 are given"),
+        ("map", takes_two, "takes 2 inputs, but 1 is given"),
         ("filter", returns_text, "returns str; what filters returns bool"),
         ("flat_map", takes_number, None),
+        ("flat_map", returns_number, "returns int; what flat_map calls returns records, as in list\\[dict\\]"),
     ],
 )
 def test_annotations_are_checked_where_they_are_declared(verb: str, function: Any, message: str | None) -> None:

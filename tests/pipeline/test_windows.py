@@ -123,6 +123,10 @@ def test_a_count_of_one_is_complete_at_once() -> None:
 
 
 def test_a_count_of_nothing_is_refused() -> None:
+    with pytest.raises(GraphError, match=r"Count\('5'\) is no number of events; give it a whole number, 1 or more"):
+        Count("5")  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match=r"Count\(2.5\) is no number of records; give it a whole number, 1 or more"):
+        Count(2.5, by="k")  # type: ignore[arg-type]
     with pytest.raises(GraphError, match="holds no event; give it 1 or more"):
         Count(0)
 

@@ -9,7 +9,7 @@ from clew.errors import GapInIds, UserFunctionFailed
 from clew.pipeline.operators import OperatorLogic
 from clew.pipeline.timewindows import Tumbling
 from clew.pipeline.windows import Batch, Count, Each, State
-from clew.protocol.log.alg2_update import update
+from clew.protocol.log.alg2_update import Retaken, update
 from clew.protocol.log.context import Arrival, Span
 from clew.protocol.log.runs import Taken
 from tests.protocol.scene import Choosy, Pairs, arrivals, end, panes, started, unchanged, windowed
@@ -251,3 +251,29 @@ def test_a_turn_leaves_the_context_it_starts_from_as_it_was(logic: OperatorLogic
     with unchanged(context):
         once = update(context, logic, [*arrivals(2, 3, 4), end(5)])
         assert update(context, logic, [*arrivals(2, 3, 4), end(5)]) == once
+
+
+def test_events_of_open_input_sets_are_assigned_anew_when_the_logic_is_another_one() -> None:
+    """The old Input Sets end without Output Sets; events keep their places in the order of taking."""
+    old, new = windowed(f=Count(5)), windowed(f=Count(2))
+    before = update(started(old), old, arrivals(1, 2, 3)).context
+    events = tuple((event, seq) for seq, event in enumerate(arrivals(1, 2, 3), 1))
+    with unchanged(before):
+        done = update(before, new, (), retaken=Retaken(new.initial(), events))
+        assert done == update(before, new, (), retaken=Retaken(new.initial(), events)), "a turn may be tried again"
+    assert done.dropped == (1,)
+    assert [(closed.number, closed.spans) for closed in done.closed] == [(2, [Span("in", 1, 2)])]
+    assert [(span.first, span.seq, number) for span, number in done.rejoined] == [(1, 1, 2), (2, 2, 2), (3, 3, 3)]
+    assert [opened.number for opened in done.context.opened.values()] == [3]
+    assert (done.taken, done.context.seq, done.context.latest) == ((), 3, {"in": 3})
+
+
+def test_a_new_logic_hears_of_ports_that_have_ended() -> None:
+    old, new = windowed("left", "right", f=Count(9)), windowed("left", "right", f=Tumbling(1, on="hour"))
+    context = started(old, left="S.out", right="T.out")
+    before = update(context, old, [*arrivals(1, port="left"), end(2, "left"), *arrivals(1, port="right")]).context
+    events = ((hours(1, 3, port="left"), 1), (hours(1, 5, port="right"), 3))
+    done = update(before, new, (), retaken=Retaken(new.initial(), events))
+    # The port that has ended does not hold time back any more.
+    assert [closed.label for closed in done.closed] == [("f", 3)]
+    assert done.context.state["f"]["ended"] == ["left"]

@@ -1,5 +1,6 @@
 """What the user's own code does wrong is shown to the user, and costs nothing that was committed."""
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from clew import Count, Pipeline
+from clew import Context, Count, InputSet, Operator, Pipeline
 from clew.connectors import generator
-from clew.errors import RunFinished, SinkFailed, UserFunctionFailed
+from clew.errors import BodyDamaged, ClewError, GraphError, RunFinished, SinkFailed, UserFunctionFailed
+from clew.protocol.rows import Bodies
 from clew.run import run
+from clew.runtime.bodies import load
 from clew.supervisor.threads import Policy
 from tests.simulation.outside import Transactional, World
 
@@ -121,3 +124,68 @@ def test_a_finished_log_is_final(tmp_path: Path) -> None:
     with pytest.raises(RunFinished, match="--fresh"):
         run(poison.pipeline(world), log=log, engine="inline")
     assert world.rows["sink"] == [(n,) for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ({"elsewhere": pa.table({"n": [1]})}, "wrong returned records for port 'elsewhere'; it has out"),
+        ([{"n": 1}], "wrong returned dict on port out; return a pyarrow.Table, a list of them, or a dict by port"),
+    ],
+)
+def test_what_a_function_must_not_return_is_named(tmp_path: Path, returned: Any, message: str) -> None:
+    pipeline = Pipeline("returns")
+
+    @pipeline.operator(pipeline.source("numbers", generator(_numbers, 2)))
+    def wrong(table: pa.Table) -> pa.Table:
+        return returned
+
+    with pytest.raises(ClewError) as failed:
+        run(pipeline, log=f"sqlite:///{tmp_path / 'log.db'}", engine="inline")
+    assert message in str(failed.value)
+
+
+class _Alone(Operator):
+    """Each event is an Input Set of its own."""
+
+    def assign(self, event: Any, state: dict[str, Any]) -> list[Any]:
+        return [event.number]
+
+    def ready(self, state: dict[str, Any], opened: Any) -> tuple[Any, ...]:
+        return tuple(opened)
+
+
+class _Asks(_Alone):
+    def generate(self, input_set: InputSet, context: Context) -> pa.Table:
+        return context.read("rates", "today")
+
+
+def test_a_connection_that_is_not_declared_is_named_with_those_that_are(tmp_path: Path) -> None:
+    pipeline = Pipeline("asks")
+    pipeline.general("asks", _Asks(), pipeline.source("numbers", generator(_numbers, 2)))
+    with pytest.raises(ClewError) as failed:
+        run(pipeline, log=f"sqlite:///{tmp_path / 'log.db'}", engine="inline")
+    assert "asks has no connection 'rates'; declare it in reads= (it has none)" in str(failed.value)
+
+
+class _Pairs(_Alone):
+    def initial(self) -> dict[str, Any]:
+        return {"pair": (1, 2)}
+
+    def generate(self, input_set: InputSet, context: Context) -> pa.Table:
+        return input_set.table()
+
+
+def test_a_state_that_would_not_come_back_from_the_log_is_refused(tmp_path: Path) -> None:
+    pipeline = Pipeline("pairs")
+    pipeline.general("pairs", _Pairs(), pipeline.source("numbers", generator(_numbers, 2)))
+    with pytest.raises(GraphError, match=r"the global state of pairs is \{'pair': \(1, 2\)\}, which JSON would change"):
+        run(pipeline, log=f"sqlite:///{tmp_path / 'log.db'}", engine="inline")
+
+
+def test_a_body_that_was_damaged_is_not_taken_for_one(tmp_path: Path) -> None:
+    bodies = Bodies((3, 3), (zlib.crc32(b"abc"), zlib.crc32(b"def")), data=b"abcdeX")
+    with pytest.raises(BodyDamaged, match=r"the body at the log@3\+3 does not match its checksum; restore the file"):
+        list(load(None, [bodies]))
+    with pytest.raises(BodyDamaged, match=r"the body at .*/gone .*No such file"):
+        list(load(str(tmp_path), [Bodies((3,), (0,), file="gone")]))

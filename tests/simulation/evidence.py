@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from clew.ids import Port
-from clew.model.certificate import Answer, Body, Logged, Sent, SetAside, Taken
-from clew.model.read import late_of
+from clew.model.certificate import Answer, Body, Changed, Kept, Logged, Sent, SetAside, Taken
+from clew.model.read import UNPLACED, changed_of, late_of
 from clew.pipeline.schema import from_bytes
 from clew.protocol.rows import Bodies
 from tests.simulation.journal import Journal
@@ -29,6 +29,7 @@ class Evidence:
     def __init__(self, journal: Journal, root: str | None) -> None:
         self._rows = journal._rows
         self._senders = dict(journal._senders)
+        self._lookups = journal._lookups
         self.run = journal.run_id
         self.root = root
 
@@ -37,6 +38,10 @@ class Evidence:
 
     def links(self) -> dict[Port, Port]:
         return self._senders
+
+    def changed(self, operator: str) -> Changed:
+        text = self._rows.versions.get(operator)
+        return Changed() if text is None else changed_of(json.loads(text))
 
     def schema(self, port: Port) -> pa.Schema | None:
         data = self._rows.schemas.get(port)
@@ -70,7 +75,8 @@ class Evidence:
 
     def asides(self, operator: str) -> Iterator[SetAside]:
         for number, row in sorted(self._rows.asides.get(operator, {}).items()):
-            yield SetAside(number, row.input_set, row.records, row.status in ("retried", "dropped"))
+            resolved = row.status in ("retried", "dropped")
+            yield SetAside(number, row.input_set, row.records, resolved, row.label[0] != UNPLACED)
 
     def late(self, operator: str) -> dict[str, int]:
         row = self._rows.states.get(operator)
@@ -99,6 +105,9 @@ class Evidence:
             if name == operator and input_set is not None and row.effect is not None:
                 for body in _bodies([row.effect]):
                     yield Answer(connection, action, input_set, body)
+
+    def lookups(self, operator: str) -> dict[str, Kept]:
+        return {name: Kept(row.digest, row.data) for (owner, name), row in self._lookups.items() if owner == operator}
 
     def actions(self, source: str) -> Iterator[tuple[int, bool]]:
         rows = self._rows.read_actions.get(source, {}).values()

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 from clew.ids import Port
 from clew.pipeline.schema import from_bytes
@@ -21,6 +22,8 @@ class Journal(MemoryStore):
         super().__init__()
         self._bodies = bodies
         self._lossy = lossy
+        #: How often anything in it changed that an operator may wait for.
+        self.commits = 0
         #: The rows as of the last durable commit, while later ones are not durable yet (D1).
         self._safe: _Rows | None = None
         self._decoded: dict[Port, dict[int, list[Row]]] = {}
@@ -28,6 +31,7 @@ class Journal(MemoryStore):
 
     def take_over(self, operator: str) -> int:
         incarnation = super().take_over(operator)
+        self.commits += 1
         self._safe = None
         return incarnation
 
@@ -35,6 +39,7 @@ class Journal(MemoryStore):
         keep = self._lossy and not durable and self._safe is None
         before = _copy(self._rows) if keep else None
         super().commit(operator, incarnation, writes, durable)
+        self.commits += 1
         self._safe = None if durable else self._safe or before
         for write in writes:
             if isinstance(write, LogEvents):
@@ -44,14 +49,20 @@ class Journal(MemoryStore):
                 assert write.action not in reads, f"read action {write.action} of {operator} was logged twice"
                 reads[write.action] = self._answer(write.effect)
 
+    def decide_asides(self, operator: str, numbers: Sequence[int], status: Literal["retry", "drop"]) -> int:
+        self.commits += 1
+        return super().decide_asides(operator, numbers, status)
+
     def collect(self, grace: int = 0) -> Collected:
         """Collect durably, as every store does: the files it names are removed next, for good."""
         collected = super().collect(grace)
+        self.commits += 1
         self._safe = None
         return collected
 
     def cut_power(self) -> None:
         """Lose every commit that was not durable."""
+        self.commits += 1
         if self._safe is not None:
             self._rows, self._safe = self._safe, None
 

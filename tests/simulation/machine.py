@@ -6,9 +6,10 @@ or everything that the process held; what the log and the outside world hold sta
 
 import random
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -25,8 +26,9 @@ from clew.runtime import bodies, writes
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
 from clew.runtime.engine import InlineEngine
+from clew.runtime.lookups import keep_lookups
 from clew.runtime.progress import Progress
-from clew.runtime.runner import Runner, Surroundings
+from clew.runtime.runner import Outcome, Runner, Surroundings
 from clew.supervisor.threads import Policy, Supervisor, make_runner
 from clew.trace import TraceStep
 from tests.figures import FIRED, SCHEDULED, SCHEDULES, SEVERAL, tally
@@ -35,10 +37,10 @@ from tests.simulation.journal import Journal
 from tests.simulation.outside import World
 from tests.simulation.pipelines import SCENES, Scene
 
-#: A crash point that is never due only counts how often it was reached.
-NEVER = 10**9
 #: After its last fault a run ends within this many times the rounds that a whole run without failures takes.
 LIVELY = 5
+#: The same for pipelines drawn at random, which have no such run to be held against: three times what was seen.
+MOST_ROUNDS = 120
 #: More than any of the pipelines needs, whoever is left waiting.
 MOST_STEPS = 4_000
 
@@ -55,6 +57,44 @@ class Schedule:
     #: Writes to the outside, counted from 1, whose answer is lost, and those that are refused.
     lost: tuple[int, ...] = ()
     refused: tuple[int, ...] = ()
+
+
+@dataclass
+class Visits:
+    """Every visit of a crash point, and which of them is a crash."""
+
+    #: Crashes by their places.
+    faults: frozenset[str] = frozenset()
+    #: Crashes by how many visits, of any point, lie between one and the next.
+    gaps: list[int] = field(default_factory=list)
+    reached: Counter[tuple[str, str]] = field(default_factory=Counter)
+    fired: list[str] = field(default_factory=list)
+    since: int = 0
+
+    def is_crash(self, point: str, operator: str) -> bool:
+        self.reached[point, operator] += 1
+        place = visit(point, operator, self.reached[point, operator])
+        if place not in self.faults and not (self.gaps and self.since >= self.gaps[0]):
+            self.since += 1
+            return False
+        self.gaps, self.since = self.gaps[1:], 0
+        self.fired.append(place)
+        return True
+
+
+@dataclass
+class _Fuse(Fault):
+    """Stands at a crash point for all operators."""
+
+    visits: Visits = field(default_factory=Visits)
+
+    def due(self, operator: str) -> bool:
+        return self.visits.is_crash(self.point, operator)
+
+
+def visit(point: str, operator: str, nth: int) -> str:
+    """Name one visit of a crash point."""
+    return f"{point}@{operator}#{nth}" if operator else f"{point}#{nth}"
 
 
 class NotFired(AssertionError):
@@ -74,6 +114,8 @@ class Result:
     reached: dict[tuple[str, str], int]
     #: The same at the moment of the last crash.
     reached_at_crash: dict[tuple[str, str], int]
+    #: The crashes, by their places.
+    fired: tuple[str, ...]
     steps: int
     #: Rounds in which every group had its turn, after the last fault.
     rounds: int
@@ -89,12 +131,16 @@ class _Group:
 
     name: str
     operators: tuple[str, ...]
+    weight: int
     runners: list[Runner] = field(default_factory=list)
     recovered: int = 0
     failures: int = 0
     turns: int = 0
     at: int = 0
     quiet: int = 0
+    #: How many steps in a row found nothing to do while the log was as it is.
+    idle: int = 0
+    looked: int = 0
 
     @property
     def ended(self) -> bool:
@@ -102,13 +148,34 @@ class _Group:
         return up and self.quiet >= len(self.runners) and all(runner.finished for runner in self.runners)
 
     def crash(self) -> None:
-        self.runners, self.recovered, self.at, self.quiet = [], 0, 0, 0
+        self.runners, self.recovered, self.at, self.quiet, self.idle = [], 0, 0, 0, 0
+
+    def look(self, outcome: Outcome, commits: int) -> None:
+        """Learn what a step came to, with the log at so many commits."""
+        worked = outcome == "worked"
+        self.quiet = 0 if worked else self.quiet + 1
+        self.idle = 0 if worked else self.idle + 1 if self.looked == commits else 1
+        self.looked = commits
+
+    def rests(self, commits: int) -> bool:
+        """Whether nothing but time can bring it something to do."""
+        return self.looked == commits and self.idle > 0 and self.idle >= len(self.runners)
 
 
 class Machine:
-    """Runs one scene by one schedule."""
+    """Runs one scene by one schedule.
 
-    def __init__(self, scene: Scene, schedule: Schedule, directory: str | None = None, rehearsal: bool = False) -> None:
+    A rehearsal runs as if another fault were still to come, to its end; `gaps` are crashes that have no place yet.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        schedule: Schedule,
+        directory: str | None = None,
+        rehearsal: bool = False,
+        gaps: Sequence[int] = (),
+    ) -> None:
         self._scene = scene
         self._rehearsal = rehearsal
         self._schedule = schedule
@@ -121,10 +188,12 @@ class Machine:
         self._directory = directory
         self.journal = Journal(directory, lossy="machine" in schedule.scopes)
         self.journal.declare(wiring.topology(self.graph))
-        self._groups = [_Group(name, operators) for name, operators in self.graph.groups.items()]
         # Some groups are slow, some fast, so that each may run far ahead of the others.
-        self._weights = [self._random.choice((1, 3, 9)) for _ in self._groups]
-        self._faults, self._counters = self._arm()
+        self._groups = [
+            _Group(name, operators, self._random.choice((1, 3, 9))) for name, operators in self.graph.groups.items()
+        ]
+        self._visits = Visits(frozenset(schedule.faults), list(gaps))
+        arm(*(_Fuse(point, action="raise", visits=self._visits) for point in POINTS))
         self._reached_at_crash: dict[tuple[str, str], int] = {}
         self._trace: list[TraceStep] = []
         self._crashes = self._steps = self._rounds = 0
@@ -144,12 +213,12 @@ class Machine:
             else:
                 self._round()
         arm()
-        missed = [fault for fault in self._faults if not fault.fired]
-        if missed or self.world.failures_to_come:
+        missed = set(self._schedule.faults) - set(self._visits.fired)
+        if not self._rehearsal and (missed or self.world.failures_to_come):
             raise NotFired(f"these faults were scheduled and did not fire: {missed or self._schedule}")
         return Result(
-            self.graph, self.world, self.journal, self._trace, self._reached(), self._reached_at_crash, self._steps,
-            self._rounds,
+            self.graph, self.world, self.journal, self._trace, dict(self._visits.reached), self._reached_at_crash,
+            tuple(self._visits.fired), self._steps, self._rounds,
         )  # fmt: skip
 
     def _boot(self) -> None:
@@ -160,36 +229,26 @@ class Machine:
             self.graph, self.journal, engine, channels, Progress(), self._directory, False, lambda: self._now
         )
         self._around = around
+        keep_lookups(self.graph, self.journal, self._directory, durable=False)
         self._supervisor = Supervisor(around, Policy())
         self._is_final = wiring.is_finished(self.graph, self.journal)
 
     @property
     def _faults_to_come(self) -> bool:
-        return self._rehearsal or self.world.failures_to_come or not all(fault.fired for fault in self._faults)
+        missing = len(self._schedule.faults) > len(self._visits.fired)
+        return self._rehearsal or self.world.failures_to_come or missing
 
     @property
     def _over(self) -> bool:
         return self._is_final or all(group.ended for group in self._groups)
-
-    def _arm(self) -> tuple[list[Fault], list[Fault]]:
-        """Arm the faults, with counters before them so that the visit that crashes counts too."""
-        counted = [f"{point}@{operator}" for point in POINTS for operator in self.graph.operators]
-        counted += [point for point in POINTS if point.endswith("-collect")]
-        # A fault that fires hides the visit from those armed after it, so what is due later comes first.
-        faults = sorted(self._schedule.faults, key=lambda text: -Fault.parse(text).nth)
-        armed = arm(*(f"{text}#{NEVER}:raise" for text in counted), *(f"{text}:raise" for text in faults))
-        return armed[len(counted) :], armed[: len(counted)]
-
-    def _reached(self) -> dict[tuple[str, str], int]:
-        return {(fault.point, fault.operator): fault.seen for fault in self._counters if fault.seen}
 
     def _one(self) -> None:
         """Let one group do one thing."""
         if self._scene.collects and self._random.random() < 0.1:
             self._collect()
             return
-        waiting = [(group, weight) for group, weight in zip(self._groups, self._weights) if not group.ended]
-        (group,) = self._random.choices([g for g, _ in waiting], [w for _, w in waiting])
+        waiting = self._waiting()
+        (group,) = self._random.choices(waiting, [group.weight for group in waiting])
         self._act(group)
 
     def _round(self) -> None:
@@ -197,9 +256,14 @@ class Machine:
         self._rounds += 1
         if self._scene.collects:
             self._collect()
-        for group in self._random.sample(self._groups, len(self._groups)):
-            if not group.ended:
-                self._act(group)
+        waiting = self._waiting()
+        for group in self._random.sample(waiting, len(waiting)):
+            self._act(group)
+
+    def _waiting(self) -> list[_Group]:
+        """Return the groups that may find something to do; if only time can bring that, all that have not ended."""
+        groups = [group for group in self._groups if not group.ended]
+        return [group for group in groups if not group.rests(self.journal.commits)] or groups
 
     def _act(self, group: _Group) -> None:
         self._now += self._pauses.choice((1_000, 200_000, 1_500_000))
@@ -221,11 +285,12 @@ class Machine:
     def _step(self, group: _Group) -> None:
         runner = group.runners[group.at]
         group.at = (group.at + 1) % len(group.runners)
+        commits = self.journal.commits
         runner.pace.limit = self._random.randint(1, runner.spec.settings.max_turn_events)
         outcome = runner.step()
         if outcome == "held":
             self._decide(runner.spec.name)
-        group.quiet = 0 if outcome == "worked" else group.quiet + 1
+        group.look(outcome, commits)
 
     def _decide(self, operator: str) -> None:
         """Somebody looks at what is set aside, and has some of it tried again, though nothing was mended."""
@@ -237,7 +302,7 @@ class Machine:
     def _crash(self, group: _Group | None, crash: CrashInjected) -> None:
         scope = self._schedule.scopes[min(self._crashes, len(self._schedule.scopes) - 1)]
         self._crashes += 1
-        self._reached_at_crash = self._reached()
+        self._reached_at_crash = dict(self._visits.reached)
         if group is not None:
             group.failures = 1 if self._turns(group) > group.turns else group.failures + 1
             restart = self._supervisor._may_restart(group.name, group.operators, crash, group.failures)
@@ -273,7 +338,7 @@ def simulate(scene: Scene, schedule: Schedule) -> Result:
         if scene.deterministic:
             expected, found = baseline(scene).world.holdings(), result.world.holdings()
             assert found == expected, f"the sinks hold {found}, without failures they hold {expected}"
-        most = _lively(scene, schedule)
+        most = _lively(scene)
         assert result.rounds <= most, f"{result.rounds} rounds after the last fault, expected at most {most}"
     except BaseException as error:
         error.add_note(f"replay it with simulate({scene.replay}, {schedule})")
@@ -292,15 +357,9 @@ def show(scene: Scene, schedule: Schedule) -> None:
     tally(SEVERAL, by=int(faults >= 2))
 
 
-def _lively(scene: Scene, schedule: Schedule) -> int:
-    """Return how many rounds a run may take after its last fault.
-
-    A pipeline that is simulated often has a run without failures to be held against; for one drawn at random it is the
-    steps of such a run, each of which lets one group do one thing.
-    """
-    if scene.name in SCENES:
-        return LIVELY * baseline(scene).rounds
-    return rehearse(scene, Schedule(schedule.seed)).steps
+def _lively(scene: Scene) -> int:
+    """Return how many rounds a run may take after its last fault."""
+    return LIVELY * baseline(scene).rounds if scene.name in SCENES else MOST_ROUNDS
 
 
 def judge(result: Result, root: str | None, collects: bool) -> None:
@@ -319,9 +378,16 @@ def rehearse(scene: Scene, schedule: Schedule) -> Result:
     return _run(scene, schedule, rehearsal=True)
 
 
-def _run(scene: Scene, schedule: Schedule, rehearsal: bool = False) -> Result:
+def discover(scene: Scene, wanted: Schedule, gaps: Sequence[int]) -> Schedule:
+    """Return a schedule whose faults all fire: of those wanted what one run meets, and its crashes by their places."""
+    result = _run(scene, wanted, rehearsal=True, gaps=gaps)
+    lost, refused = (tuple(n for n in some if n <= result.world.writes) for some in (wanted.lost, wanted.refused))
+    return replace(wanted, faults=result.fired, lost=lost, refused=refused)
+
+
+def _run(scene: Scene, schedule: Schedule, rehearsal: bool = False, gaps: Sequence[int] = ()) -> Result:
     with _no_waiting(), _directory(scene) as directory:
-        result = Machine(scene, schedule, directory, rehearsal).run()
+        result = Machine(scene, schedule, directory, rehearsal, gaps).run()
         if not rehearsal:
             judge(result, directory, scene.collects)
         return result

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clew import Batch, Context, Count, Each, Every, InputSet, Operator, Pipeline, Session, Sliding, Tumbling
-from clew.connectors import generator
+from clew.connectors import generator, lookup
 from clew.pipeline.graph import Graph
 from clew.pipeline.windows import Window
 from tests.simulation.journal import Journal
@@ -35,7 +35,22 @@ WINDOWS: dict[str, Window] = {
     "sessions": Session(9, on="t", by="k", lateness=4, late="late"),
     "counted": Count(3, by=["k"]),
 }
-KINDS = ("same", "double", "some", "sum", "drawn", "split", "ledger", "asked", "clocked", "picky", "fussy")
+SCHEMA = pa.schema([(name, pa.int64()) for name in ("n", "t", "k")])
+KINDS = (
+    "same",
+    "double",
+    "some",
+    "sum",
+    "drawn",
+    "split",
+    "ledger",
+    "asked",
+    "clocked",
+    "picky",
+    "fussy",
+    "looked",
+    "timeless",
+)
 
 
 @dataclass(frozen=True)
@@ -130,11 +145,18 @@ def _node(pipeline: Pipeline, world: World, node: Node, name: str, ports: Sequen
         window = WINDOWS["waiting"]
     late = [f"{name}.late"] if len(ports) == 1 else [f"{name}.late_{port}" for port in "ab"]
     late = late if window.late_port else []
+    # Some records may have lost their time.
+    if window.needs_facts:
+        settings |= {"on_error": "quarantine"}
     if node.kind == "split":
         pipeline.operator(*ports, window=window, outputs=("even", "odd"), deterministic=True, **settings)(_split(ports))
         return [f"{name}.even", f"{name}.odd", *late]
     if node.kind == "picky":
         return [_picky(pipeline, name, ports, settings)]
+    if node.kind == "timeless":
+        return [_timeless(pipeline, name, ports, settings)]
+    if node.kind == "looked":
+        return [_looked(pipeline, world, name, ports, settings)]
     if node.kind == "fussy":
         settings |= {"on_error": "quarantine", "attempts": 2}
     function = _function(node.kind, world, len(ports))
@@ -176,8 +198,38 @@ def _picky(pipeline: Pipeline, name: str, ports: Sequence[Any], settings: dict[s
             raise ValueError("three")
         return record
 
-    settings |= {"on_error": "quarantine", "attempts": 1, "deterministic": True}
+    settings |= {"on_error": "quarantine", "attempts": 1, "deterministic": True, "schema": SCHEMA}
     pipeline.map(ports[0], **settings)(pick)
+    return f"{name}.out"
+
+
+def _looked(pipeline: Pipeline, world: World, name: str, ports: Sequence[Any], settings: dict[str, Any]) -> Any:
+    """A function that looks records up in a table which is another one each time that it is read."""
+
+    def add(record: dict[str, Any], extra: dict[int, Any], resources: int) -> dict[str, Any]:
+        return {**record, "n": record["n"] + extra[record["k"]]["add"] % 16 * resources}
+
+    def read() -> pa.Table:
+        return pa.table({"k": [0, 1], "add": [world.draw(), world.draw()]})
+
+    settings |= {
+        "lookups": {"extra": lookup(read, key="k")},
+        "setup": lambda: 2,
+        "deterministic": True,
+        "schema": SCHEMA,
+    }
+    pipeline.map(ports[0], **settings)(add)
+    return f"{name}.out"
+
+
+def _timeless(pipeline: Pipeline, name: str, ports: Sequence[Any], settings: dict[str, Any]) -> Any:
+    """A function after which some records have no time, so that no window of time can place them."""
+
+    def forget(table: pa.Table) -> pa.Table:
+        lost = pc.equal(pc.bit_wise_and(table["n"], 7), 5)
+        return table.set_column(1, "t", pc.if_else(lost, pa.scalar(None, pa.int64()), table["t"]))
+
+    pipeline.operator(ports[0], deterministic=True, **settings)(forget)
     return f"{name}.out"
 
 
@@ -210,7 +262,7 @@ def _together(tables: Sequence[pa.Table]) -> pa.Table:
 def _one(number: int, table: pa.Table) -> pa.Table:
     """One record, at the time of the first one that it stands for."""
     first = pc.min(table["t"]).as_py() if table.num_rows else 0
-    return _records_of(pa.array([number]), pa.array([first]))
+    return _records_of(pa.array([number]), pa.array([first], pa.int64()))
 
 
 def _general(

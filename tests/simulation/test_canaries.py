@@ -25,7 +25,7 @@ from clew.runtime.writes import Writes
 from clew.store.memory import MemoryStore
 from tests.figures import CAUGHT, PLANTED, tally
 from tests.simulation import machine
-from tests.simulation.machine import NotFired, Schedule, baseline, rehearse, simulate
+from tests.simulation.machine import NotFired, Schedule, baseline, rehearse, simulate, visit
 from tests.simulation.outside import Transactional
 from tests.simulation.pipelines import SCENES, Scene
 
@@ -201,7 +201,7 @@ def _goes_on(group: Any) -> None:
     for runner in group.runners:
         with suppress(CrashInjected):
             runner.step()
-    group.runners, group.recovered, group.at, group.quiet = [], 0, 0, 0
+    group.runners, group.recovered, group.at, group.quiet, group.idle = [], 0, 0, 0, 0
 
 
 def computes_logged_outputs_again() -> AbstractContextManager[Any]:
@@ -356,6 +356,4 @@ def _is_passed(scene: Scene, schedule: Schedule) -> bool:
 def _schedules(scene: str, scope: str) -> Iterator[Schedule]:
     """Yield one schedule per crash point and operator, in the middle of the run."""
     for (point, where), count in rehearse(SCENES[scene], Schedule(1)).reached.items():
-        yield Schedule(
-            1, (f"{point}@{where}#{(count + 1) // 2}" if where else f"{point}#{(count + 1) // 2}",), (scope,)
-        )
+        yield Schedule(1, (visit(point, where, (count + 1) // 2),), (scope,))

@@ -7,7 +7,7 @@ import pytest
 
 from clew.faultpoint import POINTS
 from tests.figures import POINT_IN_RECOVERY, tally
-from tests.simulation.machine import Schedule, baseline, rehearse, show
+from tests.simulation.machine import Schedule, baseline, rehearse, show, visit
 from tests.simulation.pipelines import SCENES, Scene
 
 RECOVERY = ("after-take-over", "after-resend", "after-restore", "after-source-restore", "after-recovered-input",
@@ -18,21 +18,17 @@ SOAK = bool(os.environ.get("CLEW_SOAK"))
 each_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 
 
-def fault(point: str, operator: str, nth: int) -> str:
-    return f"{point}@{operator}#{nth}" if operator else f"{point}#{nth}"
-
-
 @each_scene
 def test_a_group_that_crashes_anywhere_leaves_what_a_run_without_failures_leaves(scene: Scene) -> None:
     for (point, operator), count in rehearse(scene, Schedule(SEED)).reached.items():
         for nth in range(1, min(count, 2) + 1):
-            show(scene, Schedule(SEED, (fault(point, operator, nth),)))
+            show(scene, Schedule(SEED, (visit(point, operator, nth),)))
 
 
 @each_scene
 def test_a_machine_that_loses_power_anywhere_leaves_what_a_run_without_failures_leaves(scene: Scene) -> None:
     for (point, operator), count in rehearse(scene, Schedule(SEED)).reached.items():
-        show(scene, Schedule(SEED, (fault(point, operator, (count + 1) // 2),), ("machine",)))
+        show(scene, Schedule(SEED, (visit(point, operator, (count + 1) // 2),), ("machine",)))
 
 
 @each_scene
@@ -44,7 +40,7 @@ def test_scenario_14_a_crash_during_recovery_and_another_during_that_recovery(sc
         for point in RECOVERY:
             before = reached.reached_at_crash.get((point, operator), 0)
             if reached.reached.get((point, operator), 0) > before:
-                again = (fault(point, operator, before + 1), fault(point, operator, before + 2))
+                again = (visit(point, operator, before + 1), visit(point, operator, before + 2))
                 show(scene, Schedule(SEED, (first, *again)))
 
 
@@ -70,9 +66,9 @@ def _crashes_at(scene: Scene, point: str) -> Iterator[tuple[str, ...]]:
     """Yield a crash at this point for each operator that reaches it; some are reached only after another crash."""
     for (name, operator), count in rehearse(scene, Schedule(SEED)).reached.items():
         if name == point:
-            yield (fault(point, operator, (count + 1) // 2),)
+            yield (visit(point, operator, (count + 1) // 2),)
         elif name == "before-write" and point == "before-write-check":
-            yield fault(name, operator, (count + 1) // 2), fault(point, operator, 1)
+            yield visit(name, operator, (count + 1) // 2), visit(point, operator, 1)
 
 
 def _next_recovery(scene: Scene, crashes: tuple[str, ...]) -> str | None:
@@ -82,7 +78,7 @@ def _next_recovery(scene: Scene, crashes: tuple[str, ...]) -> str | None:
     for (point, where), count in result.reached.items():
         before = result.reached_at_crash.get((point, where), 0)
         if point in RECOVERY and count > before and where == (operator or where):
-            return fault(point, where, before + 1)
+            return visit(point, where, before + 1)
     return None
 
 
@@ -104,4 +100,4 @@ def _first_crash(scene: Scene, operator: str) -> str:
     reached = rehearse(scene, Schedule(SEED)).reached
     points = ("before-write", "after-generate", "after-source-read")
     point = next(point for point in points if (point, operator) in reached)
-    return fault(point, operator, min(2, reached[point, operator]))
+    return visit(point, operator, min(2, reached[point, operator]))

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from clew import Batch, Count, Pipeline, files, generator
+from clew import Batch, Count, Pipeline, Tumbling, files, generator
 from clew.errors import SourceFailed, UserFunctionFailed
-from clew.run import run
-from tests.spark.outside import rows
+from clew.run import decide_quarantined, quarantine_of, run, verify
+from tests.spark.outside import multiset, rows
 
 EVENTS = 6
 #: The event, counted from 1, that the functions below cannot bear: it holds n = 3.
@@ -207,3 +207,38 @@ def test_a_source_that_gives_no_table_is_told_so(spark: SparkSession) -> None:
     p.source("source", generator(lambda index: index, 1))
     with pytest.raises(SourceFailed, match="returned int, expected pyarrow"):
         run(p, spark=spark)
+
+
+def test_a_record_that_a_window_cannot_place_is_set_aside_by_the_windows_operator(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = Pipeline("timed")
+
+    def times(index: int) -> pa.Table:
+        return pa.table({"n": [2 * index, 2 * index + 1], "t": pa.array([None if index == 3 else index, index])})
+
+    numbers = pipeline.source("times", generator(times, 6))
+
+    @pipeline.operator(numbers, window=Batch())
+    def framed(df: DataFrame) -> DataFrame:
+        return df.coalesce(1)
+
+    counted = pipeline.port("framed.out").window(Tumbling(2, on="t"))
+    # What a DataFrame gives is one event; those of the source are six.
+    counted.aggregate(rows="count", name="framed_counts", settings={"on_error": "quarantine"})
+    numbers.window(Tumbling(2, on="t")).aggregate(
+        rows="count", name="counts", settings={"on_error": "quarantine"}
+    ).sink(files(tmp_path / "out"))
+    log = f"sqlite:///{tmp_path}/log.db"
+    assert run(pipeline, log=log, spark=spark).quarantined >= 2
+    asides = quarantine_of(pipeline.graph(), log=log)
+    (one,) = [one for one in asides if one.operator == "counts"]
+    assert (one.events, one.row.error["message"][:26]) == ("times.out#4", "record 0 {'n': 6, 't': Non")
+    assert {one.operator for one in asides} == {"counts", "framed_counts"}
+    decide_quarantined(pipeline.graph(), asides, "drop", log=log)
+    run(pipeline, log=log, spark=spark)
+    assert multiset(rows(tmp_path / "out")) == multiset(
+        [{"window_start": start, "window_end": start + 2, "rows": {2: 2}.get(start, 4)} for start in (0, 2, 4)]
+    )
+    verdict = verify(pipeline, log=log, spark=spark, engine="spark")
+    assert verdict.word == "explained", verdict.findings

@@ -18,6 +18,7 @@ from clew import Batch, Count, Pipeline, generator
 from clew.errors import EngineFailed, SetupFailed
 from clew.run import SparkOptions, run
 from clew.spark.versions import require_same_versions, unable
+from tests.docs.pages import ROOT, blocks
 from tests.soak import every
 from tests.spark.outside import rows
 
@@ -128,6 +129,8 @@ def test_on_a_session_of_ones_own_what_arrow_functions_print_is_kept_too(spark: 
     run(p, spark=spark)
     said = (tmp_path / ".clew" / "own" / "workers.log").read_text()
     assert re.fullmatch(r"\S+ loud, turn \d: half a line, and the rest\n", said)
+    (shown,) = blocks(ROOT / "docs" / "spark.md", "")
+    assert re.sub(r"^\S+ \w+, turn \d", "", shown) == re.sub(r"^\S+ \w+, turn \d", "", said)
 
 
 def test_jobs_name_operator_and_turn_in_sparks_status(spark: SparkSession) -> None:

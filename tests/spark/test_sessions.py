@@ -36,7 +36,7 @@ def test_a_session_is_used_and_neither_changed_nor_stopped(spark: SparkSession) 
     assert spark.range(3).count() == 3
 
 
-class _Connect:
+class ConnectSession:
     """What a Spark Connect session is to whoever asks it for a context."""
 
     @property
@@ -46,7 +46,7 @@ class _Connect:
 
 def test_a_connect_session_is_refused(spark: SparkSession) -> None:
     with pytest.raises(SetupFailed, match="Spark Connect session, which has no RDDs; give it a classic SparkSession"):
-        run(tiny(), spark=_Connect())  # type: ignore[arg-type]
+        run(tiny(), spark=ConnectSession())  # type: ignore[arg-type]
 
 
 def test_clew_does_not_take_over_a_session_that_it_was_not_given(spark: SparkSession) -> None:

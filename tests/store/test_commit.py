@@ -194,6 +194,12 @@ def test_labels_are_kept_while_an_input_set_is_open(store: Store, pen: Pen) -> N
     assert store.open_sets("mapper") == {1: ("main", None), 3: ("main", {"window": 7})}
 
 
+def test_labels_come_back_so_that_input_sets_can_be_looked_up_by_them(store: Store, pen: Pen) -> None:
+    """A window of some keys is labelled by its start and its group; in JSON that is a list."""
+    pen("mapper", opened("mapper", (1, ("main", (0, (8, "k"))))))
+    assert {label: number for number, label in store.open_sets("mapper").items()} == {("main", (0, (8, "k"))): 1}
+
+
 def test_events_come_back_as_they_were_sent(store: Store, pen: Pen) -> None:
     first = run(READER_OUT, 1, 4, (inline(1, 2), in_file(3, 2, "a.arrows", 100)))
     last = run(READER_OUT, 5, 3, end=True)

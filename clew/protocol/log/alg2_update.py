@@ -1,12 +1,13 @@
 """Algorithm 2: the State Update phase, and the Triggering that ends it."""
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 from clew.errors import GapInIds, UserFunctionFailed
 from clew.ids import InputSetId
-from clew.protocol.log.context import Arrival, Context, InputSet, Logic, Memory, Span
+from clew.protocol.log.context import Arrival, Context, InputSet, Logic, Memory, Span, State
 from clew.protocol.log.runs import Taken
 from clew.protocol.rows import AsideRow, Label
 
@@ -36,8 +37,22 @@ class Update:
         return not (self.taken or self.closed or self.decided or self.ends)
 
 
+@dataclass(frozen=True, slots=True)
+class Retaken:
+    """Events to be assigned anew, because the logic is another one now, with their numbers in the order of taking."""
+
+    #: The global state of the new logic, before any event.
+    state: State
+    events: tuple[tuple[Arrival, int], ...]
+
+
 def update(
-    context: Context, logic: Logic, arrivals: Iterable[Arrival], decision: Any = None, asked: Sequence[AsideRow] = ()
+    context: Context,
+    logic: Logic,
+    arrivals: Iterable[Arrival],
+    decision: Any = None,
+    asked: Sequence[AsideRow] = (),
+    retaken: Retaken | None = None,
 ) -> Update:
     """Take events one by one; after each, close the Input Sets that became ready.
 
@@ -48,13 +63,20 @@ def update(
 
     `decision` is what the clock makes the operator decide, `asked` what a person decided on that was set aside; both
     come before the events and have numbers as they have.
+
+    `retaken` are all events of the open Input Sets, which end without Output Sets: the logic is another one since they
+    were taken, and assigns them once more, in the same order, as if they came now.
     """
     turn = _Turn(context.draft(), logic)
+    if retaken is not None:
+        turn.forget(retaken.state)
     turn.begin()
     if asked:
         turn.resolve(asked)
     if decision is not None:
         turn.decide(decision)
+    if retaken is not None:
+        turn.retake(retaken.events)
     for event in arrivals:
         if event.number > turn.context.latest.get(event.port, 0):
             turn.take(event)
@@ -88,6 +110,27 @@ class _Turn:
         self.context.opened.watch(lambda label: self.logic.deadline(label, self._memory))
         # What was ready when the operator stopped, if anything, comes first (Algorithm 9, Step 2.c).
         if self.context.opened:
+            self._close(self.logic.ready(self._memory, self.context.opened))
+
+    def forget(self, state: State) -> None:
+        """Let all that is open end, and begin with a global state of another logic."""
+        context = self.context
+        self.dropped += sorted(opened.number for opened in context.opened.values())
+        context.opened.clear()
+        context.keyed.clear()
+        # A copy: a turn that fails is tried again from the same one.
+        context.state = deepcopy(state)
+        self._memory = context.memory(self._absorbed)
+
+    def retake(self, events: Sequence[tuple[Arrival, int]]) -> None:
+        for event, seq in events:
+            labels = self.logic.assign(event, self._memory)
+            self._absorb()
+            for number in self._assign(labels, event, seq):
+                self.rejoined.append((Span(event.port, event.number, 1, seq), number))
+            self._close(self.logic.ready(self._memory, self.context.opened))
+        for port in self.context.ended:
+            self.logic.end(port, self._memory)
             self._close(self.logic.ready(self._memory, self.context.opened))
 
     def decide(self, decision: Any) -> None:
@@ -129,7 +172,7 @@ class _Turn:
         else:
             labels = self.logic.assign(event, self._memory)
             self._absorb()
-            sets = self._assign(labels, event)
+            sets = self._assign(labels, event, context.seq)
         self.taken.append(Taken(event.port, event.number, context.seq, sets))
         self._close(self.logic.ready(self._memory, context.opened))
 
@@ -142,13 +185,19 @@ class _Turn:
             context.opened.clear()
             context.flushed = True
 
-    def _assign(self, labels: Sequence[Label], event: Arrival) -> tuple[InputSetId, ...]:
+    def _assign(self, labels: Sequence[Label], event: Arrival, seq: int) -> tuple[InputSetId, ...]:
+        """Add the event, number `seq` in the order taken, once to each Input Set of these labels; return their ids."""
         context = self.context
-        new = [label for label in labels if label not in context.opened]
-        sets = assign(context, labels, event.port, event.number)
-        for label in new:
-            context.opened.alarm(label, self.logic.deadline(label, self._memory))
-        return sets
+        sets = []
+        for label in labels if len(labels) == 1 else dict.fromkeys(labels):
+            opened = context.opened.get(label)
+            if opened is None:
+                context.input_set += 1
+                opened = context.opened[label] = InputSet(InputSetId(context.input_set), label)
+                context.opened.alarm(label, self.logic.deadline(label, self._memory))
+            opened.add(event.port, event.number, seq)
+            sets.append(opened.number)
+        return tuple(sets)
 
     def _absorb(self) -> None:
         """Let Input Sets become part of others, with all their events."""
@@ -171,16 +220,3 @@ class _Turn:
             input_set.closed_at = context.seq
             input_set.state = self.logic.close(label, self._memory)
             self.closed.append(input_set)
-
-
-def assign(context: Context, labels: Sequence[Label], port: str, number: int) -> tuple[InputSetId, ...]:
-    """Add the event once to each Input Set of these labels, opening those that are new; return their ids."""
-    sets = []
-    for label in dict.fromkeys(labels):
-        opened = context.opened.get(label)
-        if opened is None:
-            context.input_set += 1
-            opened = context.opened[label] = InputSet(InputSetId(context.input_set), label)
-        opened.add(port, number, context.seq)
-        sets.append(opened.number)
-    return tuple(sets)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from clew.ids import InputSetId
-from clew.protocol.log.context import Arrival, Context, InputSet, Logic, hashable, restore
+from clew.protocol.log.context import Arrival, Context, InputSet, Logic, restore
 from clew.protocol.rows import Label, Member, StateRow
 
 
@@ -29,7 +29,7 @@ def recover_processing(
     after = restore(context, row)
     for function, key, value in keyed:
         after.keyed[function, key] = value
-    by_number = {number: InputSet(number, hashable(label)) for number, label in labels.items()}
+    by_number = {number: InputSet(number, label) for number, label in labels.items()}
     for member in members:
         for index in range(member.count):
             _catch_up(after, logic, member, index, headers or {})

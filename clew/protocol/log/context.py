@@ -71,7 +71,7 @@ class InputSet:
 
     def add(self, port: str, number: int, seq: int) -> None:
         last = self.spans[-1] if self.spans else None
-        if last and (last.port, last.first + last.count, last.seq + last.count) == (port, number, seq):
+        if last and last.seq + last.count == seq and last.first + last.count == number and last.port == port:
             self.spans[-1] = Span(port, last.first, last.count + 1, last.seq)
         else:
             self.spans.append(Span(port, number, 1, seq))
@@ -94,7 +94,7 @@ class InputSet:
         return InputSet(self.number, self.label, list(self.spans), self.state, self.closed_at, self.only)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What control remembers of an operator, as its logic may change it: all of it goes into STATE."""
 
@@ -102,10 +102,15 @@ class Memory:
     _keyed: Keyed
     _absorbed: list[tuple[Label, Label]]
     _function: str = ""
+    #: Asked for several times per event, so made once.
+    _by: dict[str, "Memory"] = field(default_factory=dict)
 
     def of(self, function: str) -> "Memory":
         """Return what one generative function's window remembers."""
-        return Memory(self.shared[function], self._keyed, self._absorbed, function)
+        own = self._by.get(function)
+        if own is None:
+            own = self._by[function] = Memory(self.shared[function], self._keyed, self._absorbed, function)
+        return own
 
     @property
     def keyed(self) -> MutableMapping[str, Any]:
@@ -128,6 +133,8 @@ class Opened(Layers[InputSet]):
         super().__init__(copy)
         self._alarms: dict[str, list[tuple[int, Any]]] = {}
         self._settled = [False]
+        #: Asked for with every event, so made once.
+        self._of: dict[str, OpenedOf] = {}
 
     def draft(self) -> "Opened":
         made = super().draft()
@@ -147,6 +154,7 @@ class Opened(Layers[InputSet]):
         """Begin a turn: set all alarms anew, unless they are those of what was settled last."""
         if not self._settled[0]:
             self._alarms.clear()
+            self._of.clear()
             for label in self:
                 self.alarm(label, deadline(label))
         self._settled[0] = False
@@ -158,7 +166,10 @@ class Opened(Layers[InputSet]):
 
     def of(self, function: str) -> "OpenedOf":
         """Return those of one generative function."""
-        return OpenedOf(self.layer(function), self._alarms.setdefault(function, []))
+        own = self._of.get(function)
+        if own is None:
+            own = self._of[function] = OpenedOf(self.layer(function), self._alarms.setdefault(function, []))
+        return own
 
     def labels(self) -> list[Label]:
         """Return all labels in the order in which they were opened."""
@@ -298,8 +309,3 @@ def restore(context: Context, row: StateRow | None) -> Context:
     restored.state_id = row.state_id
     restored.state = deepcopy(dict(row.state))
     return restored
-
-
-def hashable(label: Any) -> Any:
-    """Return a label read back from JSON, where tuples have become lists, also inside of others."""
-    return tuple(hashable(part) for part in label) if isinstance(label, list | tuple) else label

@@ -53,6 +53,15 @@ class Overlay(MutableMapping[Any, Value], Generic[Value]):
             self._own[key] = self._copy(self._below[key])
         return self._own[key]
 
+    def take(self, key: Any) -> Value | None:
+        """Remove a key and return its value, None where it is not there."""
+        if key not in self:
+            return None
+        value = self._own.pop(key) if key in self._own else self._copy(self._below[key])
+        if key in self._below:
+            self._gone.add(key)
+        return value
+
     def __setitem__(self, key: Any, value: Value) -> None:
         self._own[key] = value
 
@@ -92,9 +101,10 @@ class Layers(Generic[Value]):
         self._by: dict[str, Overlay[Value]] = {}
 
     def layer(self, function: str) -> Overlay[Value]:
-        if function not in self._by:
-            self._by[function] = Overlay(self._copy)
-        return self._by[function]
+        found = self._by.get(function)
+        if found is None:
+            found = self._by[function] = Overlay(self._copy)
+        return found
 
     def draft(self) -> "Layers[Value]":
         made = type(self)(self._copy)
@@ -141,10 +151,12 @@ class Layers(Generic[Value]):
         return repr(self._by)
 
     def get(self, label: tuple[str, Any]) -> Value | None:
-        return self.layer(label[0]).get(label[1])
+        overlay = self.layer(label[0])
+        # Most of those that are asked for are new, and `get` would make an exception for each.
+        return overlay[label[1]] if label[1] in overlay else None  # noqa: SIM401
 
     def pop(self, label: tuple[str, Any]) -> Value | None:
-        return self.layer(label[0]).pop(label[1], None)
+        return self.layer(label[0]).take(label[1])
 
     def clear(self) -> None:
         for overlay in self._by.values():

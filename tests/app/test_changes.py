@@ -1,0 +1,87 @@
+"""`clew run --accept` and `clew check --log`: what has changed since a run began."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.app.pipelines import call, write
+
+SHOP = """
+import pyarrow as pa
+from clew import Count, Pipeline, generator, sqlite
+
+pipeline = Pipeline("shop")
+orders = pipeline.source("orders", generator(lambda i: pa.table({"n": [i]}), EVENTS), max_turn_events=1, group="all")
+
+@pipeline.operator(orders, name="sums", window=Count(SIZE), max_turn_events=1, group="all", attempts=1)
+def total(table: pa.Table) -> pa.Table:
+    if 8 in table["n"].to_pylist() and BROKEN:
+        raise ValueError("broken")
+    return pa.table({"count": [len(table)]})
+
+pipeline.sink("sums", sqlite("sink.db", table="sums"), group="all")
+"""
+LOG = "sqlite:///log.db"
+
+
+def shop(place: Path, size: int, broken: bool = False, events: int = 12) -> str:
+    text = SHOP.replace("SIZE", str(size)).replace("BROKEN", str(broken)).replace("EVENTS", str(events))
+    return write(place, "shop.py", text)
+
+
+@pytest.fixture
+def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Leave a run that failed on its third Input Set of three: two events wait in it."""
+    monkeypatch.chdir(tmp_path)
+    result = call("run", shop(tmp_path, 3, broken=True), "--engine", "inline", "--log", LOG)
+    assert result.exit_code == 1, result.output
+    return tmp_path
+
+
+WINDOW = (
+    'sums: its window changed from {"total": "Count(size=3, by=None)"} to {"total": "Count(size=4, by=None)"}, and '
+    "1 Input Set with orders.out#7..8 on in is open; --accept sums assigns these events anew under the new window"
+)
+
+
+def test_a_change_that_costs_something_is_refused_until_it_is_accepted(cut_off: Path) -> None:
+    file = shop(cut_off, 4)
+    refused = call("run", file, "--engine", "inline", "--log", LOG)
+    assert refused.exit_code == 1
+    assert f"\n  {WINDOW}\n" in refused.stderr
+    accepted = call("run", file, "--engine", "inline", "--log", LOG, "--accept", "sums")
+    assert accepted.exit_code == 0, accepted.output
+    assert "on in is open; as accepted, this run assigns these events anew under the new window" in accepted.stderr
+    assert "changed: sums: its code changed; what it made stays as it is" in accepted.stderr
+
+
+def test_check_tells_what_has_changed_without_running(cut_off: Path) -> None:
+    told = call("check", shop(cut_off, 4), "--log", LOG)
+    assert told.exit_code == 1
+    assert f"refused: {WINDOW}" in told.stderr
+    assert "changed: sums: its code changed" in told.stdout
+    told = call("check", shop(cut_off, 3), "--log", LOG)
+    assert told.exit_code == 0
+    answer = json.loads(call("check", shop(cut_off, 3), "--log", LOG, "--json").stdout)
+    assert answer["changes"] == [
+        {
+            "operator": "sums", "fact": "sums: its code changed; what it made stays as it is, and the new code makes "
+            "what is not made yet", "compatible": True, "accept": "", "cure": "", "part": "code",
+        }
+    ]  # fmt: skip
+    told = call("check", shop(cut_off, 3, broken=True), "--log", LOG)
+    assert "nothing that the run in sqlite:///log.db depends on has changed" in told.stdout
+
+
+def test_check_says_so_when_there_is_no_such_log(cut_off: Path) -> None:
+    told = call("check", shop(cut_off, 3), "--log", "sqlite:///other.db")
+    assert told.exit_code == 1
+    assert "pipeline shop has no log at sqlite:///other.db; name the log of a run, or leave out --log" in told.stderr
+    assert not (cut_off / "other.db").exists()
+
+
+def test_an_operator_that_nobody_has_cannot_be_accepted(cut_off: Path) -> None:
+    result = call("run", shop(cut_off, 4), "--engine", "inline", "--log", LOG, "--accept", "sum")
+    assert result.exit_code == 1
+    assert "--accept sum names no operator; there are all, orders, sums, sums_sink" in result.stderr
