@@ -9,7 +9,9 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 #: Pages that stand beside docs/, and what they are called in the site.
-BESIDE = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
+BESIDE = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"} | {
+    path: path for path in (str(page.relative_to(ROOT)) for page in ROOT.glob("examples/**/README.md"))
+}
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 
 
@@ -30,7 +32,7 @@ def on_page_markdown(markdown: str, page: Any, **given: Any) -> str:
 def _mended(origin: str, called: str, text: str, link: str, anchor: str) -> str:
     target = posixpath.normpath(posixpath.join(posixpath.dirname(origin), link))
     inside = BESIDE.get(target, target.removeprefix("docs/") if target.startswith("docs/") else None)
-    if inside is None:
+    if inside is None or not inside.endswith(".md"):
         # Code is not part of the site.
         return text
     return f"[{text}]({posixpath.relpath(inside, posixpath.dirname(called) or '.')}{anchor})"

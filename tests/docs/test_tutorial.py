@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import ROOT, all_blocks, blocks
 from tests.terminal import KILLED, terminal
 
 TUTORIAL = ROOT / "docs" / "tutorial"
@@ -61,6 +61,14 @@ def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) 
             assert agrees(shown, printed), f"$ {command}\nshows\n{shown}\nbut printed\n{printed}"
             ran.append(command)
     assert ran
+
+
+def test_every_block_of_a_page_is_checked_here() -> None:
+    assert {block.language for page in PAGES for block in all_blocks(page)} == {"python", "console", "json"}
+    data = {line for file in (TUTORIAL / "data").iterdir() for line in file.read_text().splitlines()}
+    for page in PAGES:
+        for shown in blocks(page, "json"):
+            assert set(shown.splitlines()) <= data
 
 
 def test_there_are_six_steps_and_each_leads_to_the_next() -> None:

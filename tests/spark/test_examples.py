@@ -1,5 +1,6 @@
 """The examples on real Spark, with a group that fails in the middle: the same in the sinks as without."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,15 +17,6 @@ from tests.examples.expected import EXAMPLES, Example
 from tests.soak import every
 from tests.spark.test_programs import forget
 from tests.terminal import Terminal, terminal
-
-#: Where each fails: in control, as sinks are on executors.
-FAULTS = {
-    "linear_road": "inside-commit@stops#2:raise",
-    "smart_grid": "after-write@blackouts_sink:raise",
-    "change_data_capture": "after-write@rows_sink:raise",
-    "log_sessions": "after-generate@visits:raise",
-    "payments": "after-write@charge:raise",
-}
 
 
 @contextmanager
@@ -50,7 +42,8 @@ def test_an_example_survives_a_failure_on_spark(
         port = shell.environment["BANK_PORT"]
         monkeypatch.setenv("BANK_PORT", port)
         monkeypatch.chdir(directory)
-        (fault,) = arm(FAULTS[example.name])
+        (point,) = re.findall(r"CLEW_FAULTS=(\S+)", (directory / "README.md").read_text())
+        (fault,) = arm(f"{point}:raise")
         try:
             pipeline = load(path)
             # The workers of the shared session do not have this process's environment: code alone travels.
