@@ -165,14 +165,23 @@ class _Reading:
         kind = self.text(type(thing))
         if is_dataclass(thing):
             return f"{kind} {[(one.name, self.text(getattr(thing, one.name))) for one in fields(thing)]}"
-        inside = getattr(thing, "__wrapped__", None) or getattr(thing, "func", None)
+        # Looked up without calling anything: a DataFrame would ask Spark.
+        inside = inspect.getattr_static(thing, "__wrapped__", None) or inspect.getattr_static(thing, "func", None)
         if callable(inside):
             return f"{kind} of {self.text(inside)}"
         if not _is_foreign(type(thing)):
             return f"{kind} {[(name, self.text(value)) for name, value in sorted(vars_of(thing).items())]}"
-        if isinstance(thing, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
-            return f"{kind} {self.text(thing.to_pylist())}"
-        return kind
+        if isinstance(thing, (pa.Array, pa.ChunkedArray)):
+            thing = pa.table({"": thing})
+        return f"{kind} {_content(thing)}" if isinstance(thing, (pa.Table, pa.RecordBatch)) else kind
+
+
+def _content(table: pa.Table | pa.RecordBatch) -> str:
+    """Name the records of a table that code refers to; it may be a large one."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write(table)
+    return hashlib.sha256(sink.getvalue()).hexdigest()
 
 
 def vars_of(thing: Any) -> dict[str, Any]:

@@ -78,7 +78,9 @@ def _window(spec: "OperatorSpec") -> str:
         known = {name: value for name, value in used.items() if value is not vars(Operator).get(name)}
         return f"{type(spec.general).__name__} {digest_of(known)}"
     declared = [f for f in spec.functions if not isinstance(f.window, LateRecords)]
-    return json.dumps({function.name: _declared(function.window) for function in declared})
+    told = json.dumps({function.name: _declared(function.window) for function in declared})
+    # Windows remember how far each of several ports is.
+    return f"{told} on {', '.join(spec.inputs)}" if len(spec.inputs) > 1 else told
 
 
 def _declared(window: Window) -> str:

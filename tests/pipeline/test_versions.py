@@ -24,6 +24,7 @@ BASE = {
         RATE = {"eur": 1.0, "usd": 1.1}
         KNOWN = {"a", "b", "c", "d", "e", "f"}
         WORD = re.compile("[a-z]+")
+        PRICES = pa.table({"item": ["a", "b"], "price": [1, 2]})
 
         def make(index):
             return pa.table({"n": [index]})
@@ -40,7 +41,8 @@ BASE = {
 
         @pipeline.operator(numbers, name="work", window=Count(5))
         def work(table: pa.Table) -> pa.Table:
-            kept = [times(triple(v)) for v in table["n"].to_pylist() if v not in (3, 4)]
+            cheap = PRICES["price"][0].as_py()
+            kept = [cheap * times(triple(v)) for v in table["n"].to_pylist() if v not in (3, 4)]
             return pa.table({"n": [helpers.add(Scale().of(v)) * RATE["usd"] * len(KNOWN) for v in kept]})
 
         class Gather(Operator):
@@ -131,6 +133,7 @@ CHANGES = {
     "a constant in it": ("in (3, 4)", "in (3, 5)", {("work", "code")}),
     "a constant of its module": ('"usd": 1.1', '"usd": 1.2', {("work", "code")}),
     "a set": ('"e", "f"}', '"e", "g"}', {("work", "code")}),
+    "a table": ('"price": [1, 2]', '"price": [1, 3]', {("work", "code")}),
     "a closure": ("outer(3)", "outer(4)", {("work", "code")}),
     "a function that is used by one that is used": ("3 * value", "4 * value", {("work", "code")}),
     "a function used through its module": ("value + OFFSET", "value - OFFSET", {("work", "code")}),

@@ -248,6 +248,50 @@ def test_scenario_18_so_it_does_on_a_server(tmp_path: Path, postgres_url: str, c
     _crash(Shop(tmp_path, postgres_url), case, point)
 
 
+def merged(shop: Shop, inputs: int, fails: bool = False) -> Pipeline:
+    """Sums over several inputs, of which there may be more or fewer."""
+    pipeline = Pipeline("merged")
+    made = [lambda index, i=i: pa.table({"n": [100 * i + index]}) for i in range(inputs)]
+    streams = [pipeline.source(f"orders{i}", generator(each, EVENTS), **TURNS) for i, each in enumerate(made)]
+
+    def total(*tables: pa.Table) -> pa.Table:
+        numbers = [n for table in tables if table.num_columns for n in table["n"].to_pylist()]
+        if fails and 4 in numbers:
+            raise ValueError("broken")
+        return pa.table({"n": numbers})
+
+    def two(a: pa.Table, b: pa.Table) -> pa.Table:
+        return total(a, b)
+
+    def three(a: pa.Table, b: pa.Table, c: pa.Table) -> pa.Table:
+        return total(a, b, c)
+
+    two.__name__ = three.__name__ = "total"
+    function: Any = two if inputs == 2 else three
+    summed = pipeline.operator(*streams, name="sums", window=Count(7), **TURNS)(function)
+    pipeline.sink(summed, shop.table("merged"), **TURNS)
+    return pipeline
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)], ids=["more", "fewer"])
+def test_scenario_18_an_operator_of_several_inputs_may_get_more_or_fewer(
+    embedded: Shop, before: int, after: int
+) -> None:
+    shop = embedded
+    with pytest.raises(UserFunctionFailed, match="broken"):
+        shop.run(merged(shop, before, fails=True))
+    waiting = {port: shop.waiting(f"sums.{port}", "merged") for port in "abc"[:before]}
+    assert all(waiting.values())
+    written = shop.rows("merged")
+    told = refused(shop, merged(shop, after))
+    assert any("assigns these events anew under the new window" in text for text in told)
+    assert any("drops them" in text for text in told) == (after < before)
+    shop.run(merged(shop, after), accept=["sums"])
+    # Of the input that is gone what was written before is there, and no more; of the new one all is.
+    expected = Counter((100 * i + n,) for i in range(after) for n in range(EVENTS))
+    assert shop.rows("merged") == expected + Counter(row for row in written if row[0] >= 100 * after)
+
+
 def test_scenario_18_an_accepted_change_need_not_be_accepted_again(embedded: Shop) -> None:
     embedded.cut_off()
     embedded.cut_off(accept=["sums"], fails_at=9, window=Count(3))
