@@ -11,10 +11,11 @@ from clew.app.flags import make_importable
 from clew.app.settings import in_force
 from clew.app.target import File, Json, Target, near, split_location
 from clew.app.terminal import FAILED, explained, print_json
-from clew.errors import GraphError, GraphErrors, SetupFailed, counted
+from clew.errors import GraphError, GraphErrors, SetupFailed
 from clew.pipeline.graph import Graph, warnings
 from clew.run import Finding as Changed
 from clew.run import changes, masked
+from clew.words import counted
 
 
 @dataclass(frozen=True, slots=True)

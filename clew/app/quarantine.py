@@ -12,9 +12,9 @@ from clew.app.gc import no_log
 from clew.app.settings import in_force
 from clew.app.target import Bodies, File, Json, LogUrl, Target, run_again
 from clew.app.terminal import FAILED, complain, explained, print_json, results
-from clew.errors import counted
 from clew.pipeline.graph import Graph
 from clew.run import Log, Quarantined, decide_quarantined, quarantine_of, quarantined_records
+from clew.words import counted
 
 quarantine = typer.Typer(
     help="What functions fail on: list it, look at it, try it again, or give it up.",
