@@ -17,9 +17,9 @@ from clew.protocol.step import (
     BeginAfter,
     FinishSets,
     FinishWrites,
+    ForgetKeys,
     ForgetPort,
     ResolveAside,
-    StoreKeyed,
     StoreState,
     StoreVersion,
     Write,
@@ -72,6 +72,13 @@ class Change:
     retaken: Mapping[str, Mapping[str, Any]]
 
 
+def is_as_it_was(graph: Graph, links: Mapping[Port, Port], versions: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Say whether a pipeline is what its log says; then nothing that waits there need be looked at."""
+    declared = {link.receiver: link.sender for link in graph.links}
+    parts = {name: version["parts"] for name, version in versions.items()}
+    return declared == links and parts == {name: dict(spec.version) for name, spec in graph.operators.items()}
+
+
 def compare(graph: Graph, logged: Logged, used: Used = lambda operator: ()) -> tuple[Finding, ...]:
     """Say everything that is not as it was when the run began, or as it was last taken over."""
     if not any(held.begun for held in logged.operators.values()):
@@ -97,9 +104,9 @@ def refuse(pipeline: str, findings: Sequence[Finding], accepted: Collection[str]
         raise GraphChanged(pipeline, tuple(finding.offer for finding in left))
 
 
-def check_accepted(graph: Graph, logged: Logged, accepted: Collection[str]) -> None:
-    """Refuse names that nobody has."""
-    known = {*graph.operators, *logged.operators, "all"}
+def check_accepted(graph: Graph, logged: Collection[str], accepted: Collection[str]) -> None:
+    """Refuse names that no operator has, of the pipeline or of its log."""
+    known = {*graph.operators, *logged, "all"}
     for name in sorted(set(accepted) - known):
         raise SetupFailed(f"--accept {name} names no operator", f"there are {', '.join(sorted(known))}")
 
@@ -365,8 +372,7 @@ def _moves(spec: OperatorSpec, logged: Logged, findings: Sequence[Finding], reta
         context["seq"] += upto
     if resets:
         state = begun_anew(spec, state)
-        if held.keys:
-            writes.append(StoreKeyed(spec.name, tuple((function, key, None) for function, key in held.keys)))
+        writes.append(ForgetKeys(spec.name))
     number = held.state.state_id + 1 if held.state is not None else 1
     return [*writes, StoreState(spec.name, number, context, state)]
 
