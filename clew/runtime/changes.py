@@ -122,7 +122,7 @@ def _parts(spec: OperatorSpec, logged: Logged, used: Used) -> Iterator[Finding]:
     if not held.begun or not changed:
         return
     if "kind" in changed:
-        yield _refused(spec, f"was a {was['kind']} and is a {now['kind']}", "give it a new name", "kind")
+        yield _refused(spec, f"was declared as {was['kind']}, and is {now['kind']} now", "give it a new name", "kind")
         return
     if "place" in changed:
         yield from _place(spec, held, json.loads(was["place"]), json.loads(now["place"]))
@@ -149,8 +149,10 @@ def _place(spec: OperatorSpec, held: Held, was: Mapping[str, str], now: Mapping[
         undone = held.writes.get(name, ())
         fact = f"{spec.name}.{name}: writes to {now[name]} now; what was written to {was[name]} stays there"
         if undone:
-            waits = f"{fact}, and {_count(len(undone), 'write')} ({_numbers(undone)}) are not known to be done there"
-            yield Finding(spec.name, waits, False, "performs them at the new place", part="place")
+            waits = (
+                f"{_count(len(undone), 'write')} ({_numbers(undone)}) {_are(len(undone))} not known to be done there"
+            )
+            yield Finding(spec.name, f"{fact}, and {waits}", False, "performs them at the new place", part="place")
         else:
             yield Finding(spec.name, fact, part="place")
 
@@ -161,7 +163,12 @@ def _window(spec: OperatorSpec, held: Held, was: str, now: str, used: Used) -> F
     if spec.general is None and held.aside:
         cure = "put it back, decide on them with `clew quarantine`, and change it then"
         return Finding(
-            spec.name, f"{fact}, and {len(held.aside)} of its Input Sets are in quarantine", False, "", cure, "window"
+            spec.name,
+            f"{fact}, and {len(held.aside)} of its Input Sets {_are(len(held.aside))} in quarantine",
+            False,
+            "",
+            cure,
+            "window",
         )
     if not held.open:
         goes_on = "goes on from the global state that the log has" if spec.general else "begins with the next event"
@@ -217,9 +224,16 @@ def _moved(spec: OperatorSpec, held: Held, receiver: Port, was: Port, now: str) 
     fact = f"{receiver}: {now}, and read {was} before"
     if receiver.name in held.aside_ports:
         cure = "put it back, decide on them with `clew quarantine`, and change it then"
-        return Finding(spec.name, f"{fact}, of which {len(held.aside)} are in quarantine", False, "", cure, "inputs")
+        return Finding(
+            spec.name,
+            f"{fact}, of which {len(held.aside)} {_are(len(held.aside))} in quarantine",
+            False,
+            "",
+            cure,
+            "inputs",
+        )
     if held.state is not None and receiver.name in held.state.context.get("ended", ()):
-        return _refused(spec, f"{fact}, which has ended", "give it a new name", "inputs")
+        return Finding(spec.name, f"{fact}, which has ended", False, "", "give it a new name", "inputs")
     numbers = held.on(receiver.name)
     if not numbers:
         return Finding(spec.name, f"{fact}; nothing waits there", part="inputs")
