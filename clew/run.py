@@ -20,12 +20,12 @@ from clew.ids import Port
 from clew.model.certificate import Verdict
 from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Graph
-from clew.runtime.changes import Change, Finding, check_accepted, compare, plan, refuse
+from clew.runtime.changes import Change, Finding, check_accepted, compare, is_as_it_was, plan, refuse
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
 from clew.runtime.engine import Engine, InlineEngine, refuse_frames
 from clew.runtime.lookups import keep_lookups
-from clew.runtime.pending import Logged, read_logged, used_events
+from clew.runtime.pending import read_logged, used_events
 from clew.runtime.progress import COMMIT_BOUNDS, CommitTimes, OperatorProgress, Progress
 from clew.runtime.quarantine import Quarantined, quarantined, records_of
 from clew.runtime.runner import Surroundings
@@ -185,9 +185,8 @@ def run(
     store = place.open(graph.name)
     try:
         _refuse_foreign(graph, store)
-        logged = read_logged(store)
-        _refuse_finished(graph, store, logged, place.url)
-        change = _accepted_change(graph, store, logged, accept)
+        _refuse_finished(graph, store, place.url)
+        change = _accepted_change(graph, store, accept)
         _validate(graph)
         _take_over(change, graph, store)
         progress = progress or Progress()
@@ -465,16 +464,20 @@ def _refuse_foreign(graph: Graph, store: Store) -> None:
         store.declare(topology(graph))
 
 
-def _findings(graph: Graph, store: Store, logged: Logged) -> tuple[Finding, ...]:
-    return compare(graph, logged, lambda operator: used_events(store, operator))
-
-
-def _accepted_change(graph: Graph, store: Store, logged: Logged, accept: Sequence[str]) -> Change:
+def _accepted_change(graph: Graph, store: Store, accept: Sequence[str]) -> Change:
     """Return what going on with the pipeline as it is now does; refused where nobody has accepted what that costs."""
-    check_accepted(graph, logged, accept)
-    findings = _findings(graph, store, logged)
-    refuse(graph.name, findings, accept)
-    return plan(graph, logged, findings)
+    check_accepted(graph, [row.operator for row in store.operators()], accept)
+    change = _change(graph, store)
+    refuse(graph.name, change.findings, accept)
+    return change
+
+
+def _change(graph: Graph, store: Store) -> Change:
+    links = {receiver: sender for sender, receiver in store.links()}
+    if is_as_it_was(graph, links, store.versions()):
+        return Change((), (), {})
+    logged = read_logged(store)
+    return plan(graph, logged, compare(graph, logged, lambda operator: used_events(store, operator)))
 
 
 def _take_over(change: Change, graph: Graph, store: Store) -> None:
@@ -492,13 +495,13 @@ def changes(pipeline: Graph, log: str | None = None, bodies: str | None = None) 
         return None
     with closing(place.open(pipeline.name)) as store:
         _refuse_foreign(pipeline, store)
-        return _findings(pipeline, store, read_logged(store))
+        return _change(pipeline, store).findings
 
 
-def _refuse_finished(graph: Graph, store: Store, logged: Logged, url: str) -> None:
+def _refuse_finished(graph: Graph, store: Store, url: str) -> None:
     """Raise RunFinished when the run that the log is of has finished, whatever the pipeline is now."""
-    gone = {name for name, held in logged.operators.items() if logged.told and held.version is None}
-    rows = [row for row in store.operators() if row.operator not in gone]
+    versions = store.versions()
+    rows = [row for row in store.operators() if row.operator in versions or not versions]
     if rows and all(row.status == "finished" for row in rows) and is_finished(graph, store):
         raise RunFinished(graph.name, masked(url))
 

@@ -213,6 +213,13 @@ class ForgetPort:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetKeys:
+    """Forget what is remembered of all keys of an operator."""
+
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
 class BeginAfter:
     """Let a receiving port begin after event `upto` of its sender: those before it are acknowledged and done at once.
 
@@ -244,7 +251,7 @@ Write = (
     LogEvents | FixSchema | Acknowledge | Rejoin | LogDecision | OpenSets | FinishSets | LogStateEvent | StoreState
     | StoreKeyed | LogLineage
     | AddReadAction | CompleteReadAction | LogReadEvent | FinishReadEvent | DropReadEvent | LogWrites
-    | FinishWrites | SetAside | ResolveAside | ForgetPort | BeginAfter | StoreVersion | SetOperator
+    | FinishWrites | SetAside | ResolveAside | ForgetPort | ForgetKeys | BeginAfter | StoreVersion | SetOperator
 )  # fmt: skip
 
 

@@ -17,9 +17,9 @@ from clew.protocol.step import (
     BeginAfter,
     FinishSets,
     FinishWrites,
+    ForgetKeys,
     ForgetPort,
     ResolveAside,
-    StoreKeyed,
     StoreState,
     StoreVersion,
     Write,
@@ -72,6 +72,13 @@ class Change:
     retaken: Mapping[str, Mapping[str, Any]]
 
 
+def is_as_it_was(graph: Graph, links: Mapping[Port, Port], versions: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Say whether a pipeline is what its log says; then nothing that waits there need be looked at."""
+    declared = {link.receiver: link.sender for link in graph.links}
+    parts = {name: version["parts"] for name, version in versions.items()}
+    return declared == links and parts == {name: dict(spec.version) for name, spec in graph.operators.items()}
+
+
 def compare(graph: Graph, logged: Logged, used: Used = lambda operator: ()) -> tuple[Finding, ...]:
     """Say everything that is not as it was when the run began, or as it was last taken over."""
     if not any(held.begun for held in logged.operators.values()):
@@ -97,9 +104,9 @@ def refuse(pipeline: str, findings: Sequence[Finding], accepted: Collection[str]
         raise GraphChanged(pipeline, tuple(finding.offer for finding in left))
 
 
-def check_accepted(graph: Graph, logged: Logged, accepted: Collection[str]) -> None:
-    """Refuse names that nobody has."""
-    known = {*graph.operators, *logged.operators, "all"}
+def check_accepted(graph: Graph, logged: Collection[str], accepted: Collection[str]) -> None:
+    """Refuse names that no operator has, of the pipeline or of its log."""
+    known = {*graph.operators, *logged, "all"}
     for name in sorted(set(accepted) - known):
         raise SetupFailed(f"--accept {name} names no operator", f"there are {', '.join(sorted(known))}")
 
@@ -115,7 +122,7 @@ def _parts(spec: OperatorSpec, logged: Logged, used: Used) -> Iterator[Finding]:
     if not held.begun or not changed:
         return
     if "kind" in changed:
-        yield _refused(spec, f"was a {was['kind']} and is a {now['kind']}", "give it a new name", "kind")
+        yield _refused(spec, f"was declared as {was['kind']}, and is {now['kind']} now", "give it a new name", "kind")
         return
     if "place" in changed:
         yield from _place(spec, held, json.loads(was["place"]), json.loads(now["place"]))
@@ -142,8 +149,10 @@ def _place(spec: OperatorSpec, held: Held, was: Mapping[str, str], now: Mapping[
         undone = held.writes.get(name, ())
         fact = f"{spec.name}.{name}: writes to {now[name]} now; what was written to {was[name]} stays there"
         if undone:
-            waits = f"{fact}, and {_count(len(undone), 'write')} ({_numbers(undone)}) are not known to be done there"
-            yield Finding(spec.name, waits, False, "performs them at the new place", part="place")
+            waits = (
+                f"{_count(len(undone), 'write')} ({_numbers(undone)}) {_are(len(undone))} not known to be done there"
+            )
+            yield Finding(spec.name, f"{fact}, and {waits}", False, "performs them at the new place", part="place")
         else:
             yield Finding(spec.name, fact, part="place")
 
@@ -154,7 +163,12 @@ def _window(spec: OperatorSpec, held: Held, was: str, now: str, used: Used) -> F
     if spec.general is None and held.aside:
         cure = "put it back, decide on them with `clew quarantine`, and change it then"
         return Finding(
-            spec.name, f"{fact}, and {len(held.aside)} of its Input Sets are in quarantine", False, "", cure, "window"
+            spec.name,
+            f"{fact}, and {len(held.aside)} of its Input Sets {_are(len(held.aside))} in quarantine",
+            False,
+            "",
+            cure,
+            "window",
         )
     if not held.open:
         goes_on = "goes on from the global state that the log has" if spec.general else "begins with the next event"
@@ -210,9 +224,16 @@ def _moved(spec: OperatorSpec, held: Held, receiver: Port, was: Port, now: str) 
     fact = f"{receiver}: {now}, and read {was} before"
     if receiver.name in held.aside_ports:
         cure = "put it back, decide on them with `clew quarantine`, and change it then"
-        return Finding(spec.name, f"{fact}, of which {len(held.aside)} are in quarantine", False, "", cure, "inputs")
+        return Finding(
+            spec.name,
+            f"{fact}, of which {len(held.aside)} {_are(len(held.aside))} in quarantine",
+            False,
+            "",
+            cure,
+            "inputs",
+        )
     if held.state is not None and receiver.name in held.state.context.get("ended", ()):
-        return _refused(spec, f"{fact}, which has ended", "give it a new name", "inputs")
+        return Finding(spec.name, f"{fact}, which has ended", False, "", "give it a new name", "inputs")
     numbers = held.on(receiver.name)
     if not numbers:
         return Finding(spec.name, f"{fact}; nothing waits there", part="inputs")
@@ -365,8 +386,7 @@ def _moves(spec: OperatorSpec, logged: Logged, findings: Sequence[Finding], reta
         context["seq"] += upto
     if resets:
         state = begun_anew(spec, state)
-        if held.keys:
-            writes.append(StoreKeyed(spec.name, tuple((function, key, None) for function, key in held.keys)))
+        writes.append(ForgetKeys(spec.name))
     number = held.state.state_id + 1 if held.state is not None else 1
     return [*writes, StoreState(spec.name, number, context, state)]
 

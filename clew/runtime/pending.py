@@ -26,8 +26,6 @@ class Held:
     #: What is set aside and not resolved, by its number; and the input ports that it came on.
     aside: tuple[int, ...] = ()
     aside_ports: frozenset[str] = frozenset()
-    #: What STATE has of keys: (function, key).
-    keys: tuple[tuple[str, str], ...] = ()
     #: Whether a source has chosen what it reads.
     reading: bool = False
 
@@ -118,7 +116,6 @@ def _held(
         {number: frozenset(events) for number, events in opened.items()},
         {name: _undone(store, Port(operator, name), last) for name, last in _writes(state)},
         tuple(row.number for row in asides), frozenset(event[0] for row in asides for event in row.events),
-        tuple((function, key) for function, key, _ in store.keyed(operator)),
         store.last_read_action(operator) is not None,
     )  # fmt: skip
 

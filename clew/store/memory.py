@@ -44,6 +44,7 @@ from clew.protocol.step import (
     FinishSets,
     FinishWrites,
     FixSchema,
+    ForgetKeys,
     ForgetPort,
     LogDecision,
     LogEvents,
@@ -384,6 +385,8 @@ class MemoryStore:
                 sent = self._rows.sent.get(self._senders[receiver], {}) if receiver in self._senders else {}
                 self._rows.entries[receiver] = {n: [_Entry(n, "undone", receiver)] for n in sent}
                 self._rows.last_acknowledged.pop(receiver, None)
+            case ForgetKeys(operator):
+                self._rows.keyed.pop(operator, None)
             case BeginAfter(receiver, upto, seq):
                 last = self._acknowledged(receiver)
                 self._acknowledge(Acknowledge(receiver, last + 1, max(upto - last, 0), seq, Listed(())))

@@ -13,6 +13,7 @@ from clew.protocol.step import (
     DropReadEvent,
     FinishReadEvent,
     FixSchema,
+    ForgetKeys,
     ForgetPort,
     LogDecision,
     LogEvents,
@@ -100,6 +101,7 @@ _WRITE_BODY = """INSERT INTO write_body (operator, connection, number, part,
         count, size, lengths, checksums, file, start, data)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _FORGET = tuple(f"DELETE FROM {table} WHERE operator = ? AND port = ?" for table in ("ack", "rejoined"))
+_NO_KEYS = "DELETE FROM keyed_state WHERE operator = ?"
 _VERSION = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _NO_VERSION = "DELETE FROM meta WHERE key = ?"
 _STATUS = "UPDATE operator SET status = ? WHERE name = ?"
@@ -139,6 +141,8 @@ def statements_of(write: Write) -> list[Statement]:
             return [statement for row in writes for statement in _log_write(port, row)]
         case ForgetPort(receiver):
             return [Statement(forget, tuple(receiver)) for forget in _FORGET]
+        case ForgetKeys(operator):
+            return [Statement(_NO_KEYS, (operator,))]
         case StoreVersion(operator, None):
             return [Statement(_NO_VERSION, (f"{VERSION_KEY}{operator}",))]
         case StoreVersion(operator, version):

@@ -1,5 +1,6 @@
 """Versions: what of an operator has changed, told part by part and the same in every process."""
 
+import copy
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from clew.pipeline.code import digest_of
 from clew.pipeline.load import load
 from clew.pipeline.versions import Version
 
@@ -166,7 +168,8 @@ def test_a_change_is_told_by_the_operator_and_the_part(tmp_path: Path, case: str
 def test_a_version_is_the_same_in_every_process(tmp_path: Path) -> None:
     here = versions(tmp_path)
     script = (
-        "import json, sys; from clew.pipeline.load import load; "
+        "import json, sys; from clew.pipeline.code import digest_of
+from clew.pipeline.load import load; "
         "graph = load(sys.argv[1]).graph(); "
         "print(json.dumps({name: dict(spec.version) for name, spec in graph.operators.items()}))"
     )
@@ -183,3 +186,31 @@ def test_a_version_names_no_password(tmp_path: Path) -> None:
     told = versions(tmp_path, secret)["keep"]
     assert "host/db" in told["place"]
     assert "hush" not in str(told)
+
+
+class Kept:
+    """Something that code refers to."""
+
+    size = 3
+
+    def grown(self) -> int:
+        return self.size + 1
+
+
+def test_what_python_notes_on_a_class_does_not_count() -> None:
+    before = digest_of(Kept, Kept())
+    copy.copy(Kept())
+    assert "__slotnames__" in vars(Kept), "Python notes something when an object is copied"
+    assert digest_of(Kept, Kept()) == before
+
+
+def test_what_refers_to_itself_is_read_to_its_end() -> None:
+    around: list[object] = [1]
+    around.append(around)
+    one, other = Kept(), Kept()
+    one.__dict__["peer"], other.__dict__["peer"] = other, one
+
+    def again(depth: int) -> object:
+        return again(depth - 1) if depth else (around, one)
+
+    assert digest_of(again) == digest_of(again)

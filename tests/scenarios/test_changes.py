@@ -340,7 +340,7 @@ def test_scenario_18_undone_writes_are_performed_at_the_new_place_when_that_is_a
     written = shop.rows("numbers")
     changed = shop.pipeline(table="moved")
     (told,) = refused(shop, changed)
-    assert "and 1 write (#3) are not known to be done there; --accept numbers_sink performs them at the new" in told
+    assert "and 1 write (#3) is not known to be done there; --accept numbers_sink performs them at the new" in told
     shop.run(changed, accept=["numbers_sink"])
     assert shop.rows("numbers") == written
     assert shop.rows("moved") == numbers() - written
@@ -521,5 +521,5 @@ def test_scenario_18_what_was_a_sink_cannot_become_an_operator_of_the_same_name(
         return table
 
     assert refused(embedded, changed, accept=["all"]) == [
-        "numbers_sink: was a sink and is a operator; this cannot be accepted: give it a new name"
+        "numbers_sink: was declared as sink, and is operator now; this cannot be accepted: give it a new name"
     ]

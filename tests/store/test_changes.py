@@ -7,7 +7,7 @@ import pytest
 from clew.errors import StaleWriter, UnexpectedRow, WrongLog
 from clew.faultpoint import CrashInjected, arm
 from clew.ids import Port
-from clew.protocol.step import BeginAfter, ForgetPort, StoreState, StoreVersion
+from clew.protocol.step import BeginAfter, ForgetKeys, ForgetPort, StoreKeyed, StoreState, StoreVersion
 from clew.store.base import Store
 from tests.store.logs import (
     COUNTER_IN,
@@ -40,6 +40,13 @@ def test_versions_are_kept_by_operator_and_go_with_it(store: Store) -> None:
     assert store.versions() == {"mapper": {"parts": {"code": "a"}}, "sink": {"mixed": 1}}
     store.change(TOPOLOGY, [StoreVersion("mapper", {"parts": {"code": "b"}}), StoreVersion("sink", None)])
     assert store.versions() == {"mapper": {"parts": {"code": "b"}}}
+
+
+def test_what_is_remembered_of_keys_is_forgotten_for_one_operator(store: Store, pen: Pen) -> None:
+    for operator in ("mapper", "counter"):
+        pen(operator, StoreKeyed(operator, (("f", "a", 1), ("f", "b", 2))))
+    store.change(TOPOLOGY, [ForgetKeys("mapper")])
+    assert (store.keyed("mapper"), len(store.keyed("counter"))) == ([], 2)
 
 
 def test_a_version_can_be_stored_with_a_turn(store: Store, pen: Pen) -> None:
