@@ -11,6 +11,7 @@ from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from clew.pipeline.code import digest_of, is_own, parts_used, vars_of
+from clew.pipeline.lookups import Besides
 from clew.pipeline.operators import LateRecords, Operator
 from clew.pipeline.windows import Window
 
@@ -63,7 +64,14 @@ def _code(spec: "OperatorSpec") -> str:
         functions: list[Any] = [type(spec.general), vars_of(spec.general)]
     else:
         functions = [[function.name, function.style, function.run] for function in spec.functions]
+    # The content of lookups is no code: a run keeps it.
+    functions += [_given(function.besides) for function in spec.functions if function.besides]
     return digest_of(*functions, *(_outside_code(one) for one in (*_outside(spec).values(), *spec.reads.values())))
+
+
+def _given(besides: Besides) -> list[Any]:
+    hook = None if besides.setup is None else besides.setup.hook
+    return [{name: lookup.key for name, lookup in besides.lookups.items()}, hook]
 
 
 def _outside_code(outside: Any) -> list[Any]:

@@ -19,7 +19,7 @@ BASE = {
     "pipeline.py": """
         import re
         import pyarrow as pa
-        from clew import Count, Each, Operator, Pipeline, generator, sqlite
+        from clew import Count, Each, Operator, Pipeline, generator, lookup, sqlite
         import helpers
         from helpers import Scale, triple
 
@@ -46,6 +46,13 @@ BASE = {
             cheap = PRICES["price"][0].as_py()
             kept = [cheap * times(triple(v)) for v in table["n"].to_pylist() if v not in (3, 4)]
             return pa.table({"n": [helpers.add(Scale().of(v)) * RATE["usd"] * len(KNOWN) for v in kept]})
+
+        def opened():
+            return 41
+
+        @pipeline.map(numbers, setup=opened, lookups={"rates": lookup([{"k": 1}], key="k")})
+        def priced(record, rates):
+            return record
 
         class Gather(Operator):
             size = 3
@@ -128,6 +135,7 @@ SAME = {
     "a docstring of a class": ("class Scale:", 'class Scale:\n    """Scales."""'),
     "an annotation of what is used": ("def add(value):", "def add(value: int) -> int:"),
     "what nobody uses": ("OFFSET = 10", "OFFSET = 10\nOTHER = 11"),
+    "the content of a lookup, which a run keeps": ('{"k": 1}', '{"k": 2}'),
 }
 
 CHANGES = {
@@ -142,6 +150,8 @@ CHANGES = {
     "a constant of another module": ("OFFSET = 10", "OFFSET = 12", {("work", "code")}),
     "a class": ("by = 2", "by = 5", {("work", "code")}),
     "the source's function": ('pa.table({"n": [index]})', 'pa.table({"n": [index + 1]})', {("numbers", "code")}),
+    "a setup hook": ("return 41", "return 42", {("priced", "code")}),
+    "a lookup's key": (', key="k"', "", {("priced", "code")}),
     "the window": ("Count(5)", "Count(6)", {("work", "window")}),
     "an input": ('Gather(7), numbers', 'Gather(7), "work"', {("gather", "inputs")}),
     "the source's place": ("generator(make, 10)", "generator(make, 11)", {("numbers", "place")}),
