@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 _MACHINERY = {
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__static_attributes__",
     "__abstractmethods__", "_abc_impl", "__dataclass_fields__", "__dataclass_params__", "__match_args__", "__slots__",
-    "__slotnames__", "__annotations__", "__annotate_func__", "__annotations_cache__", "__parameters__", "__orig_bases__",
+    "__slotnames__", "__annotations__", "__annotate_func__", "__annotations_cache__", "__parameters__",
+    "__orig_bases__",
 }  # fmt: skip
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice)
 _ARROW = (pa.Schema, pa.DataType, pa.Field, pa.Scalar, pc.Expression)

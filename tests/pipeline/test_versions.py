@@ -178,8 +178,7 @@ def test_a_change_is_told_by_the_operator_and_the_part(tmp_path: Path, case: str
 def test_a_version_is_the_same_in_every_process(tmp_path: Path) -> None:
     here = versions(tmp_path)
     script = (
-        "import json, sys; from clew.pipeline.code import digest_of
-from clew.pipeline.load import load; "
+        "import json, sys; from clew.pipeline.load import load; "
         "graph = load(sys.argv[1]).graph(); "
         "print(json.dumps({name: dict(spec.version) for name, spec in graph.operators.items()}))"
     )
