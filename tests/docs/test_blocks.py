@@ -31,6 +31,7 @@ LANGUAGES = {"python", "sh", "toml", ""}
 #: Whose blocks without a language are checked where: what is printed is compared with what a page shows.
 SHOWN = {
     "docs/architecture.md": "tests/docs/test_protocol_page.py",
+    "docs/changes.md": "tests/docs/test_changes_page.py",
     "docs/check.md": "tests/docs/test_check_page.py",
     "docs/connect.md": "tests/docs/test_connect_page.py",
     "docs/spark.md": "tests/spark/test_options.py",
