@@ -318,10 +318,16 @@ def explained(operator: str, about: str, error: Exception) -> ClewError:
         path = folder / f"{operator}-{about}-{int(time.time() * 1000)}.txt"
         path.write_text(text)
         _LOG.warning("job failed", extra={"operator": operator, "stack": str(path)})
-        causes = [line for line in text.splitlines() if "Exception" in line or "exited" in line or "crashed" in line]
-        first = causes[0].strip() if causes else text.strip().splitlines()[0]
-        return EngineFailed(operator, first[:400], str(path))
+        return EngineFailed(operator, cause_of(text)[:400], str(path))
     return EngineFailed(operator, f"{type(error).__name__}: {text}"[:400])
+
+
+def cause_of(text: str) -> str:
+    """Return the line that says why a job failed: the end of a worker's traceback, or what Java says first."""
+    _, _, traceback = text.partition("Traceback (most recent call last):\n")
+    ends = [line for line in traceback.splitlines() if line.strip() and not line[0].isspace()]
+    causes = [line for line in text.splitlines() if "Exception" in line or "exited" in line or "crashed" in line]
+    return next(iter([*ends, *causes, *text.strip().splitlines()]), "no reason given").strip(": ")
 
 
 def _prove_shared(spark: SparkSession, root: str) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from clew import Batch, Count, Pipeline, Tumbling, files, generator
 from clew.errors import SourceFailed, UserFunctionFailed
 from clew.run import decide_quarantined, quarantine_of, run, verify
+from clew.spark.engine import cause_of
 from tests.spark.outside import multiset, rows
 
 EVENTS = 6
@@ -242,3 +243,23 @@ def test_a_record_that_a_window_cannot_place_is_set_aside_by_the_windows_operato
     )
     verdict = verify(pipeline, log=log, spark=spark, engine="spark")
     assert verdict.word == "explained", verdict.findings
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (
+            "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted: "
+            "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+            "  File \"worker.py\", line 3, in main\n    load()\nModuleNotFoundError: No module named 'taxes'\n\n"
+            "\tat org.apache.spark.api.python.BasePythonRunner.run(PythonRunner.scala:1)\n",
+            "ModuleNotFoundError: No module named 'taxes'",
+        ),
+        ("boom\n: java.io.IOException: No space left\n\tat java.io\n", "java.io.IOException: No space left"),
+        ("Python worker exited unexpectedly", "Python worker exited unexpectedly"),
+        ("no more is known\nof it", "no more is known"),
+        ("", "no reason given"),
+    ],
+)
+def test_a_failed_job_is_told_by_the_line_that_says_why(text: str, cause: str) -> None:
+    assert cause_of(text) == cause
