@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the processes of this session one place to count in; those that it starts inherit it."""
+    # A shell lets what it starts in the background ignore Ctrl-C, and all that it starts in turn.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if figures.PLACE not in os.environ:
         descriptor, os.environ[figures.PLACE] = tempfile.mkstemp(prefix="clew-figures-")
         os.close(descriptor)

@@ -55,7 +55,7 @@ class Delta(Sink):
     def describe(self) -> str:
         return f"delta {self.given}"
 
-    def place(self) -> str:
+    def whereabouts(self) -> str:
         return f"{self.describe()}, by key {self.key}, partitioned by {self.partition_by}"
 
     def holds(self) -> "DeltaHeld":

@@ -53,7 +53,7 @@ class Files(Replayable, Sink):
         by = f" by {', '.join(self.partition_by)}" if self.partition_by else ""
         return f"files {self.given}{by}"
 
-    def place(self) -> str:
+    def whereabouts(self) -> str:
         return f"{self.describe()} as {self.format}" if self.format else self.describe()
 
     def schema(self) -> pa.Schema | None:

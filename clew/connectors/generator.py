@@ -24,7 +24,7 @@ class Generator(Replayable):
     def describe(self) -> str:
         return _describe(self.function, self.events)
 
-    def place(self) -> str:
+    def whereabouts(self) -> str:
         # The function is code, which may change.
         return f"generator, {self.events} events"
 
@@ -53,7 +53,7 @@ class ObservedGenerator(Observed):
     def describe(self) -> str:
         return _describe(self.function, self.events)
 
-    def place(self) -> str:
+    def whereabouts(self) -> str:
         # The function is code, which may change.
         return f"generator, {self.events} events"
 

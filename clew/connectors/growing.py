@@ -51,8 +51,8 @@ class GrowingFiles(Continuing):
     def describe(self) -> str:
         return f"{self.files.describe()}, as they come"
 
-    def place(self) -> str:
-        return f"{self.files.place()}, as they come"
+    def whereabouts(self) -> str:
+        return f"{self.files.whereabouts()}, as they come"
 
     def schema(self) -> pa.Schema | None:
         return self.declared

@@ -44,7 +44,7 @@ class Http(Connection, Sink):
     def describe(self) -> str:
         return f"http {self.endpoint.describe()}"
 
-    def place(self) -> str:
+    def whereabouts(self) -> str:
         return f"{self.method} {self.describe()} as {self.format}, named in {self.idempotency_header}"
 
     def holds(self) -> "HttpHeld | None":

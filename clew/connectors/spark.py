@@ -27,6 +27,9 @@ class SparkRead(Framed):
     def describe(self) -> str:
         return self.text
 
+    def whereabouts(self) -> str:
+        return _without_function(self.text)
+
     def schema(self) -> pa.Schema | None:
         return self.declared
 
@@ -98,6 +101,9 @@ class SparkStream(Streamed):
     def describe(self) -> str:
         return self.text
 
+    def whereabouts(self) -> str:
+        return _without_function(self.text)
+
     def schema(self) -> pa.Schema | None:
         return self.declared
 
@@ -141,6 +147,9 @@ class SparkWrite(FrameSink):
     def describe(self) -> str:
         return self.text
 
+    def whereabouts(self) -> str:
+        return _without_function(self.text)
+
     def holds(self) -> Held | None:
         return self.held
 
@@ -175,3 +184,8 @@ def _called(make: Callable[..., object]) -> str:
 
 def _masked(path: str) -> str:
     return re.sub(r"//[^/@]*@", "//***@", path)
+
+
+def _without_function(text: str) -> str:
+    """Return what names a place: a function is code, which may change, and so may its name."""
+    return re.sub(r"^(spark\.read|spark\.readStream|spark write) by \S+$", r"\1", text)

@@ -205,7 +205,7 @@ class SqlTable(Sink):
     def describe(self) -> str:
         return f"{self.dialect.describe()} table {self.table}"
 
-    def place(self) -> str:
+    def whereabouts(self) -> str:
         return f"{self.describe()}, by key {', '.join(self.key)}" if self.key else self.describe()
 
     def holds(self) -> RowsHeld:

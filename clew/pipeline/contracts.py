@@ -87,7 +87,7 @@ class Source(ABC):
     def describe(self) -> str:
         """Return the text of the read action, as READ_ACTION keeps it; secrets are masked."""
 
-    def place(self) -> str:
+    def whereabouts(self) -> str:
         """Tell what is read, secrets masked: a run that has begun to read one place cannot go on with another."""
         return self.describe()
 
@@ -245,7 +245,7 @@ class Sink(ABC):
     def describe(self) -> str:
         """Name the system and the place in it; secrets are masked."""
 
-    def place(self) -> str:
+    def whereabouts(self) -> str:
         """Tell where writes go and how they are applied there, secrets masked."""
         return self.describe()
 

@@ -34,7 +34,7 @@ def version_of(spec: "OperatorSpec") -> Version:
         "inputs": json.dumps({port: str(sender) for port, sender in spec.inputs.items()}),
         "outputs": json.dumps(spec.outputs),
         "window": _window(spec),
-        "place": json.dumps({name: _place(one.place()) for name, one in _outside(spec).items()}),
+        "place": json.dumps({name: _place(one.whereabouts()) for name, one in _outside(spec).items()}),
         "reads": json.dumps({name: connection.describe() for name, connection in spec.reads.items()}),
     }
 

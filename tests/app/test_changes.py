@@ -27,7 +27,7 @@ LOG = "sqlite:///log.db"
 
 def shop(place: Path, size: int, broken: bool = False, events: int = 12) -> str:
     text = SHOP.replace("SIZE", str(size)).replace("BROKEN", str(broken)).replace("EVENTS", str(events))
-    return write(place, "shop.py", text)
+    return write(place, "changing.py", text)
 
 
 @pytest.fixture

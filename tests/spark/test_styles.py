@@ -1,5 +1,6 @@
 """Functions of every style, and every window, on real executors; judged by the checker on Spark too."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from clew import Count, Pipeline, Session, Sliding, Stream, Tumbling, files, generator
-from clew.run import run, verify
+from clew.run import decide_quarantined, quarantine_of, run, verify
 from tests.spark.outside import multiset, rows
 
 
@@ -103,3 +104,35 @@ def test_frames_see_so_many_records_of_a_key(spark: SparkSession, tmp_path: Path
             {"k": "c", "numbers": [15]},
         ]
     )
+
+
+def test_one_poison_record_in_a_hundred_thousand(spark: SparkSession, tmp_path: Path) -> None:
+    poison, log = 67_891, f"sqlite:///{tmp_path}/log.db"
+
+    def declared(mended: bool) -> Pipeline:
+        pipeline = Pipeline("poison")
+        numbers = pipeline.source(
+            "numbers", generator(lambda i: pa.table({"n": range(1000 * i, 1000 * i + 1000)}), 100)
+        )
+
+        def inverse(record: dict[str, Any]) -> dict[str, Any]:
+            if record["n"] == poison and not mended:
+                raise ValueError(f"cannot invert {record['n']}")
+            return {"n": record["n"], "inverse": -record["n"]}
+
+        inverted = numbers.map(inverse, name="inverse", on_error="quarantine", attempts=1)
+        inverted.sink(files(tmp_path / "out"), name="out")
+        return pipeline
+
+    def found() -> Counter[int]:
+        return Counter(row["n"] for row in rows(tmp_path / "out"))
+
+    broken, mended = declared(mended=False), declared(mended=True)
+    assert run(broken, log=log, spark=spark).quarantined == 1
+    (one,) = quarantine_of(broken.graph(), log=log)
+    assert (one.id, one.events) == ("inverse#1", "numbers.out#68 record 891")
+    assert one.row.error["message"] == f"cannot invert {poison}"
+    assert found() == Counter(n for n in range(100_000) if n != poison)
+    decide_quarantined(mended.graph(), [one], "retry", log=log)
+    assert run(mended, log=log, spark=spark).quarantined == 0
+    assert found() == Counter(range(100_000))
