@@ -54,8 +54,11 @@ def explained(directory: str, what: str) -> Iterator[None]:
 
 
 def put(final: str, operator: str, write: Callable[[BinaryIO], None]) -> None:
-    """Write a file under a temporary name and move it to its place; its content is durable then, its name not yet."""
-    _remove_leftovers(final)
+    """Write a file under a temporary name and move it to its place; its content is durable then, its name not yet.
+
+    Two attempts of one write may be under way at the same time, as Spark's speculation makes them. What another one has
+    not moved yet is a leftover only when the file is in its place: then nobody needs it (W1).
+    """
     temporary = _temporary(final)
     try:
         with open(temporary, "xb") as out:
@@ -63,11 +66,21 @@ def put(final: str, operator: str, write: Callable[[BinaryIO], None]) -> None:
             out.flush()
             os.fsync(out.fileno())
         fault_point("sink-before-rename", operator)
-        os.replace(temporary, final)
+        _move(temporary, final)
     except Exception:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+    _remove_leftovers(final)
+
+
+def _move(temporary: str, final: str) -> None:
+    try:
+        os.replace(temporary, final)
+    except FileNotFoundError:
+        # Another attempt was faster, and has removed this one's as a leftover.
+        if not os.path.exists(final):
+            raise
 
 
 def fill(format: str, out: BinaryIO, tables: Iterator[pa.Table], schema: pa.Schema) -> None:

@@ -73,6 +73,23 @@ def test_a_crash_before_the_rename_shows_nothing_and_the_repeat_cleans_up(tmp_pa
     assert sorted(os.listdir(tmp_path)) == [other.name, f"{ACTION.name}.parquet"]
 
 
+@pytest.mark.parametrize("partition_by", [(), "s"], ids=["one file", "partitioned"])
+def test_two_attempts_of_a_write_at_the_same_time_do_not_disturb_each_other(tmp_path, partition_by):
+    """Spark's speculation makes such; the slower one found its temporary file removed as a leftover, and failed."""
+    table = pa.table({"i": [1, 2], "s": ["a", "b"]})
+    out = files(tmp_path, format="parquet", partition_by=partition_by)
+
+    def slowly():
+        yield table
+        out.write(ACTION, iter([table]), table.schema)
+
+    out.write(ACTION, slowly(), table.schema)
+    assert out.applied(ACTION)
+    found = [path for path in tmp_path.rglob("*.parquet") if not path.name.startswith(".")]
+    assert sum(pq.ParquetFile(path).read().num_rows for path in found) == len(table)
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
 def test_a_crash_after_the_rename_is_seen_as_applied(tmp_path):
     out = files(tmp_path, format="csv")
     (fault,) = faultpoint.arm("sink-after-commit@totals:raise")
