@@ -59,6 +59,7 @@ def test_what_it_made_runs_and_its_own_test_passes(here: Path) -> None:
     assert "2 passed" in done.stdout, done.stdout
 
 
+@pytest.mark.soak
 def test_what_it_made_runs_on_spark(here: Path) -> None:
     call("init", "shop")
     done = shell(here / "shop", *CLEW, "run", "pipeline.py", "--json")

@@ -59,7 +59,7 @@ BLUEPRINTS = st.builds(
 
 
 @each_scene
-@search(60)
+@search(45)
 @given(seed=SEEDS, gaps=GAPS, scopes=SCOPES, failing=FAILING)
 def test_whatever_crashes_the_sinks_hold_what_some_run_without_failures_leaves(
     scene: Scene, seed: int, gaps: list[int], scopes: list[str], failing: list[tuple[str, int]]
@@ -71,7 +71,7 @@ def test_whatever_crashes_the_sinks_hold_what_some_run_without_failures_leaves(
 def test_whatever_pipeline_crashes_some_run_without_failures_explains_it(part: int) -> None:
     # A seed of its own, or every part would draw the same pipelines.
     @seed(random.randrange(1 << 60) if ASKED else part)
-    @search(140)
+    @search(110)
     @given(blueprint=BLUEPRINTS, seed=st.integers(16 * part, 16 * part + 15), gaps=GAPS, scopes=SCOPES, failing=FAILING)
     def explained(blueprint: Blueprint, **drawn: Any) -> None:
         scene = scene_of(blueprint)

@@ -1,6 +1,5 @@
 """A crash at every crash point, in every operator, the first and the second time it is reached."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,11 +8,11 @@ from clew.faultpoint import POINTS
 from tests.figures import POINT_IN_RECOVERY, tally
 from tests.simulation.machine import Schedule, baseline, rehearse, show, visit
 from tests.simulation.pipelines import SCENES, Scene
+from tests.soak import SOAK
 
 RECOVERY = ("after-take-over", "after-resend", "after-restore", "after-source-restore", "after-recovered-input",
             "before-running", "before-write-check")  # fmt: skip
 SEED = 3
-SOAK = bool(os.environ.get("CLEW_SOAK"))
 
 each_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 

@@ -87,7 +87,7 @@ def pipeline(declare: Declare, place: Path, attempts: int, mended: bool) -> Pipe
         (arrow, 3, "ValueError", "three is too many", 'raise ValueError("three is too many")'),
         (built, 2, "ValueError", "three is too many", 'raise ValueError("three is too many")'),
         (udf, 1, "ValueError", "three is too many", 'raise ValueError("three is too many")'),
-        (ansi, 1, "ArithmeticException", "DIVIDE_BY_ZERO", "by_three = F.lit(6)"),
+        pytest.param(ansi, 1, "ArithmeticException", "DIVIDE_BY_ZERO", "by_three = F.lit(6)", marks=pytest.mark.soak),
         (cast, 1, "NumberFormatException", "CAST_INVALID_INPUT", 'text.cast("long")'),
     ],
     ids=["arrow", "dataframe", "udf", "division", "cast"],

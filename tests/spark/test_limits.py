@@ -78,7 +78,7 @@ def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-@pytest.mark.parametrize("style", ["arrow", "udf", "plan"])
+@pytest.mark.parametrize("style", ["arrow", pytest.param("udf", marks=pytest.mark.soak), "plan"])
 def test_a_function_that_hangs_is_cut_off_and_the_run_resumes_once_it_is_mended(
     spark: SparkSession, tmp_path: Path, style: str
 ) -> None:
