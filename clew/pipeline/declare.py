@@ -1,5 +1,6 @@
 """How a user declares a pipeline. Declaring never starts anything."""
 
+import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -410,7 +411,9 @@ class Pipeline:
     def _settings(self, given: Mapping[str, Any], name: str, where: str) -> Settings:
         known = _SETTINGS
         for setting in sorted(set(given) - set(known)):
-            self._wrong(f"{name} has no setting {setting}; there are {', '.join(known)}", where)
+            near = difflib.get_close_matches(setting, [*known, *_BESIDES], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            self._wrong(f"{name} has no setting {setting}; there are {', '.join(known)}{hint}", where)
         settings = Settings(**{setting: value for setting, value in given.items() if setting in known})
         if isinstance(settings.capacity, int):
             settings = replace(settings, capacity=Capacity(events=settings.capacity))
@@ -468,8 +471,8 @@ class Pipeline:
         kinds = {_kind(hints.get(parameter)) for parameter in parameters}
         if len(kinds) != 1 or "" in kinds:
             self._wrong(
-                f"the parameters of {function.__name__} must all be annotated, as pyarrow.Table, as pandas.DataFrame "
-                f"or as pyspark.sql.DataFrame: the annotation chooses how {name} runs",
+                f"the parameters of {function.__name__} must all be annotated alike: all pyarrow.Table, all "
+                f"pandas.DataFrame or all pyspark.sql.DataFrame, for the annotation chooses how {name} runs",
                 where,
             )
             return "Table", parameters

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clew.errors import ClewError
+from clew.errors import ClewError, GraphError
+from clew.pipeline.location import caller
 from clew.pipeline.records import split
 
 How = Literal["inner", "left", "full"]
@@ -224,9 +225,10 @@ def aggregations(columns: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
             continue
         known = isinstance(asked, Sequence) and not isinstance(asked, str) and len(asked) == 2
         if not known or asked[1] not in AGGREGATIONS:
-            raise ClewError(
+            raise GraphError(
                 f"{name}={asked!r} is no aggregation; write it as {name}=(column, how), with how one of "
-                f'{", ".join(AGGREGATIONS)}, or as {name}="count"'
+                f'{", ".join(AGGREGATIONS)}, or as {name}="count"',
+                caller(),
             )
         made[name] = (asked[0], AGGREGATIONS[asked[1]])
     return made

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from clew import Batch, Connection, Count, Pipeline, Session, Stream, Tumbling
 from clew.connectors import files, generator
-from clew.errors import ClewError, GraphErrors, UserFunctionFailed
+from clew.errors import ClewError, GraphError, GraphErrors, UserFunctionFailed
 from clew.pipeline.functions import Aggregate, Join, to_pandas
 from clew.run import run, verify
 
@@ -381,7 +381,7 @@ def test_a_window_that_follows_one_input_is_refused_for_two() -> None:
 
 def test_an_aggregation_that_is_none_is_refused() -> None:
     pipeline = Pipeline("verbs")
-    with pytest.raises(ClewError, match=r"total='n' is no aggregation; write it as total=\(column, how\)"):
+    with pytest.raises(GraphError, match=r"total='n' is no aggregation; write it as total=\(column, how\)"):
         source(pipeline).window(Count(2)).aggregate(total="n")
 
 
