@@ -103,7 +103,7 @@ class Replay:
         gone = [str(port) for port in ports if self._log.collected(port)]
         if gone:
             fact = f"events of {', '.join(gone)} were collected, so that Input Sets cannot be followed from the start"
-            raise Mistake(undecided(self._spec.name, fact))
+            raise Mistake(undecided(self._spec.name, f"{fact}; verify a run before it is collected"))
         try:
             yield from self._course()
         except (Mistake, ClewError):

@@ -142,7 +142,8 @@ def test_what_went_while_another_receiver_was_slow_is_undecided_and_not_wrong(tm
         "fast": "undecided", "fast_sink": "undecided", "copies": "undecided",
     }  # fmt: skip
     (copies,) = [finding.fact for finding in verdict.findings if finding.operator == "copies"]
-    assert copies.startswith("write actions of copies.out were collected: #1 to #")
+    assert copies.startswith("write actions copies.out#1 to #")
+    assert copies.endswith(" were collected; verify a run before it is collected")
 
 
 def test_what_is_missing_of_a_collected_run_is_still_found(tmp_path: Path) -> None:
