@@ -72,6 +72,20 @@ def test_a_stream_that_has_no_end_for_anybody(sevens: Finished) -> None:
     assert found_of(sevens, "sums").fact == "has not taken the end of numbers.out"
 
 
+def test_a_place_in_the_order_that_nothing_was_taken_at(sevens: Finished) -> None:
+    sevens.change("UPDATE ack SET seq = seq + 1 WHERE operator = 'sums'")
+    found = first(sevens.verify())
+    assert (found.operator, found.event) == ("sums", "numbers.out#1")
+    assert found.fact == "took event number 2 where number 1 was due"
+
+
+def test_an_input_set_that_was_passed_over(sevens: Finished) -> None:
+    sevens.change("UPDATE done SET first = 2, count = count - 1 WHERE operator = 'sums' AND first = 1")
+    found = only(sevens.verify())
+    assert (found.operator, found.input_set) == ("sums", 1)
+    assert found.fact == "Input Set 1 was never set to done"
+
+
 def test_an_input_set_too_many(sevens: Finished) -> None:
     sets = -(-EVENTS // 7)
     sevens.change(f"INSERT INTO done VALUES ('sums', {sets + 1}, 2)")
