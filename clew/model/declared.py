@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.model.certificate import Certificate, Finding
+from clew.model.certificate import Certificate, Finding, Mistake, undecided
 from clew.model.times import IntervalCourse, SessionCourse, groups_of, times_of
 from clew.model.windows import (
     BatchCourse,
@@ -27,14 +27,18 @@ from clew.pipeline.windows import Batch, Count, Each, Every, Window
 
 
 def courses(spec: OperatorSpec) -> dict[str, Course]:
-    """Return the courses of an operator by function; a general operator has one for all its functions, named ""."""
+    """Return the courses of an operator by function; a general operator has one for all its functions, named "".
+
+    Raises Mistake where a window is none that the model knows.
+    """
     if spec.general is not None:
         return {"": GeneralCourse(spec.general)}
     if not spec.functions:
         return {"write": BatchCourse()}
     ports = tuple(spec.inputs)
     windows = {function.name: function.window for function in spec.functions}
-    return {name: _course(window, ports) for name, window in windows.items() if not isinstance(window, LateRecords)}
+    own = {name: window for name, window in windows.items() if not isinstance(window, LateRecords)}
+    return {name: _course(spec.name, window, ports) for name, window in own.items()}
 
 
 def late_functions(spec: OperatorSpec) -> dict[str, str]:
@@ -57,7 +61,7 @@ def label_of(spec: OperatorSpec, course: str, key: Any) -> Label:
     return (key[0], key[1]) if len(names) > 1 else (names[0], key)
 
 
-def _course(window: Window, ports: Sequence[str]) -> Course:
+def _course(operator: str, window: Window, ports: Sequence[str]) -> Course:
     match window:
         case Each():
             return EachCourse()
@@ -71,7 +75,8 @@ def _course(window: Window, ports: Sequence[str]) -> Course:
             return IntervalCourse(window, ports)
         case Session():
             return SessionCourse(window, ports)
-    raise TypeError(f"{window!r} has no meaning in the model; write its course in clew/model/windows.py")
+    fact = f"its window {type(window).__name__} has no meaning in the model; write its course in clew/model/windows.py"
+    raise Mistake(undecided(operator, fact))
 
 
 def of_window(

@@ -105,17 +105,13 @@ def _framed(frames: Frames | None, given: Given, function: Generative, inputs: S
         lookups = dict(zip(names, all_frames[len(inputs) :]))
         return function.run(*all_frames[: len(inputs)], **function.besides.arguments(lookups, _resources(function)))
 
-    return _needed(frames, given.spec)(run, [*inputs, *(given.lookups[name].table for name in names)])
+    # The checker leaves operators of DataFrames alone where there is no Spark.
+    assert frames is not None, f"{given.spec.name} takes Spark DataFrames, and there is no Spark here"
+    return frames(run, [*inputs, *(given.lookups[name].table for name in names)])
 
 
 def _resources(function: Generative) -> Any:
     return None if function.besides.setup is None else function.besides.setup.value()
-
-
-def _needed(frames: Frames | None, spec: OperatorSpec) -> Frames:
-    if frames is None:
-        raise ClewError(f"{spec.name} takes Spark DataFrames, and there is no Spark here")
-    return frames
 
 
 class _Context:

@@ -188,7 +188,7 @@ class Log:
     def _meta(self, key: str) -> str:
         for (value,) in self._database.rows("SELECT value FROM meta WHERE key = ?", key):
             return str(value)
-        raise Unreadable(f"it has no {key}")
+        raise Unreadable(f"its table meta has no {key}")
 
     @property
     def version(self) -> int:

@@ -103,7 +103,7 @@ class Replay:
         gone = [str(port) for port in ports if self._log.collected(port)]
         if gone:
             fact = f"events of {', '.join(gone)} were collected, so that Input Sets cannot be followed from the start"
-            raise Mistake(undecided(self._spec.name, fact))
+            raise Mistake(undecided(self._spec.name, f"{fact}; verify a run before it is collected"))
         try:
             yield from self._course()
         except (Mistake, ClewError):
@@ -137,7 +137,8 @@ class Replay:
                 # After this, only what was set aside may still be tried again.
                 yield from self._close(lambda course: course.rest())
         if waiting:
-            self._wrong(f"has not taken the end of {', '.join(sorted(waiting))}")
+            senders = ", ".join(str(self._spec.inputs[port]) for port in sorted(waiting))
+            self._wrong(f"has not taken the end of {senders}")
 
     def _merged(self) -> Iterator[tuple[int, Any, Any, Any]]:
         """Yield what all ports took, and what the clock decided, in order: (number, taken, event, end or decision)."""
@@ -149,13 +150,16 @@ class Replay:
         """Follow what a person decided on what was set aside: its events are a new Input Set, or are given up."""
         for number, input_set in resolved:
             if number not in self._aside_claims:
-                self._wrong(f"number {number} was never set aside, or was decided on twice")
+                self._wrong(f"{self._spec.name}#{number} was never set aside, or was decided on twice")
             aside, claim = self._aside_claims.pop(number)
             if input_set is None:
                 continue
             self._last_set += 1
             if input_set != self._last_set:
-                self._wrong("was tried again as another Input Set", expected=f"{self._last_set}", found=f"{input_set}")
+                self._wrong(
+                    f"{self._spec.name}#{number}, which was set aside, was tried again as another Input Set",
+                    expected=f"{self._last_set}", found=f"{input_set}",
+                )  # fmt: skip
             again = replace(claim, input_set=input_set, records=self._of_aside(claim, aside), without=(), aside=False)
             self._rejoined |= {(port, n, input_set) for port, first, c in claim.spans for n in range(first, first + c)}
             outputs = {port: lineage.of(input_set) for port, lineage in self._outputs.items()}
@@ -320,7 +324,7 @@ class Replay:
         self._check_late()
         if self._aside_claims:
             number = min(self._aside_claims)
-            self._wrong(f"finished though nobody has decided on number {number}, which was set aside")
+            self._wrong(f"finished though nobody has decided on {self._spec.name}#{number}, which was set aside")
         if (left := next(self._states, None)) is not None:
             self._wrong("a global state was logged for an Input Set that saw none", input_set=left[0])
         for lineage in self._outputs.values():

@@ -45,7 +45,8 @@ class WriteLog:
     def finish(self) -> None:
         """Check that there is no further write action."""
         if self._gone and self._number:
-            fact = f"write actions of {self._connection} were collected: #1 to #{self._gone}"
+            gone = f"write actions {EventId(self._connection, 1)} to #{self._gone} were collected"
+            fact = f"{gone}; verify a run before it is collected"
             raise Mistake(undecided(self._connection.operator, fact))
         left = next(self._writes, None)
         if left is not None:

@@ -236,6 +236,13 @@ def test_the_bytes_of_a_body_changed(singles: Finished) -> None:
         assert found.expected != found.found
 
 
+def test_a_body_that_holds_no_records(singles: Finished) -> None:
+    _edit_body(singles, "doubled", 11, b"no records, and a checksum of its own")
+    found = first(singles.verify())
+    assert (found.operator, found.event) == ("doubled", "doubled.out#11")
+    assert found.fact.startswith("its body holds no records of its schema: ")
+
+
 def test_the_bytes_of_a_body_that_no_function_explains_changed(tmp_path: Path) -> None:
     made = finished(general(tmp_path, deterministic=False), tmp_path)
     assert explained(made.verify())

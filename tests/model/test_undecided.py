@@ -115,6 +115,9 @@ def test_what_went_while_another_receiver_was_slow_is_undecided_and_not_wrong(tm
     pipeline, source = start("slow", events=30)
     url, bodies = f"sqlite:///{tmp_path / 'log.db'}", str(tmp_path / "bodies")
 
+    def is_full(table: str) -> bool:
+        return (tmp_path / f"{table}.db").exists() and len(rows(tmp_path / f"{table}.db", table)) == 90
+
     @pipeline.operator(source, deterministic=True)
     def fast(table: pa.Table) -> pa.Table:
         return table
@@ -122,20 +125,25 @@ def test_what_went_while_another_receiver_was_slow_is_undecided_and_not_wrong(tm
     @pipeline.operator(source, deterministic=True, max_turn_events=1)
     def slow(table: pa.Table) -> pa.Table:
         if table["n"][0].as_py() == 0 and not gone:
-            wait_for(lambda: (tmp_path / "sink.db").exists() and len(rows(tmp_path / "sink.db", "fast")) == 90)
+            wait_for(lambda: is_full("fast") and is_full("copies"))
             gone.append(gc(pipeline.graph(), url, bodies))
         return table
 
     gone: list[Any] = []
-    pipeline.sink(fast, sqlite(tmp_path / "sink.db", table="fast"))
+    pipeline.sink(fast, sqlite(tmp_path / "fast.db", table="fast"))
+    # Its events are there, for the slow one has not taken them.
+    pipeline.sink(source, sqlite(tmp_path / "copies.db", table="copies"), name="copies", max_turn_events=3)
     pipeline.sink(slow, sqlite(tmp_path / "slow.db", table="slow"))
     made = finished(pipeline, tmp_path)
     verdict = made.verify()
     marks = made.ask("SELECT operator, port FROM collected ORDER BY operator")
-    assert marks == [("fast", "out"), ("fast_sink", "writes:out")]
+    assert marks == [("copies", "writes:out"), ("fast", "out"), ("fast_sink", "writes:out")]
     assert {finding.operator: finding.weight for finding in verdict.findings} == {
-        "fast": "undecided", "fast_sink": "undecided",
+        "fast": "undecided", "fast_sink": "undecided", "copies": "undecided",
     }  # fmt: skip
+    (copies,) = [finding.fact for finding in verdict.findings if finding.operator == "copies"]
+    assert copies.startswith("write actions copies.out#1 to #")
+    assert copies.endswith(" were collected; verify a run before it is collected")
 
 
 def test_what_is_missing_of_a_collected_run_is_still_found(tmp_path: Path) -> None:
@@ -220,6 +228,10 @@ def test_a_table_that_is_gone_from_a_server_is_not_explained_and_a_server_that_i
     with psycopg.connect(postgres_url) as connection:
         connection.execute("UPDATE clew_writes SET target = '\"copies\"' WHERE run = 'another'")
     assert "other runs have written there too" in only(made.verify(), "undecided").fact
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("ALTER TABLE copies RENAME COLUMN weight TO heavy")
+    found = only(made.verify(), "undecided")
+    assert found.fact.startswith('what was written cannot be read: column "weight" does not exist')
     with psycopg.connect(postgres_url) as connection:
         connection.execute("DROP TABLE copies")
     assert only(made.verify()).fact.startswith("table public.copies is not there")
