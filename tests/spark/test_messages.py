@@ -120,17 +120,18 @@ def test_a_driver_that_dies_again_and_again_is_given_up(spark: SparkSession, mon
     monkeypatch.setattr(engine, "open_session", lambda options: spark)
     tried = []
 
-    def dying(session: SparkSession) -> None:
+    def dying(session: SparkSession) -> list[Any]:
         tried.append(session)
-        dead_gateway().entry_point.sc()
+        return [dead_gateway().entry_point.sc()]
 
     with pytest.raises(EngineLost) as lost:
-        made._on_session(JOB, dying)
+        made._start(JOB, dying).result()
     assert str(lost.value) == (
         "the Spark driver died 3 times under one turn of same; if it is short of memory, raise it with "
         "--conf spark.driver.memory=SIZE"
     )
-    assert tried == [spark] * 3
+    assert len(tried) == 3
+    made.close()
 
 
 def test_bodies_that_executors_write_elsewhere_are_refused(
@@ -154,6 +155,6 @@ def test_a_verification_whose_job_fails_says_why_in_one_line(spark: SparkSession
         with pytest.raises(
             EngineFailed, match=r"^operator verify: .*UnpicklingError: .*; the Java stack is in .*verify-job"
         ):
-            compute._job([b"no work"])
+            compute._threads.submit(compute._job, [b"no work"]).result()
     finally:
         compute.close()
