@@ -337,7 +337,7 @@ class EngineFailed(ClewError):
 
     def __str__(self) -> str:
         where = f"; the Java stack is in {self.stack_file}" if self.stack_file else ""
-        return f"operator {self.operator}: Spark failed the job: {self.what}{where}"
+        return f"operator {self.operator}: Spark failed the job: {self.what}{where}; mend the cause and run again"
 
 
 @dataclass(eq=False)

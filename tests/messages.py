@@ -28,8 +28,10 @@ PACKAGE = Path(__file__).parents[1] / "clew"
 CENSUS = Path(__file__).parent / "census"
 _KEPT = Path(__file__).parent / "__pycache__" / "messages"
 _MARK = "__clew_message__"
-#: What is raised to get somewhere, and read by nobody.
-_SILENT = {"CrashInjected", "Exit", "_Stopped", "StopIteration", "NotImplementedError", "SystemExit"}
+#: What is raised to get somewhere, or says what cannot happen, and is read by nobody.
+_SILENT = {
+    "AssertionError", "CrashInjected", "Exit", "_Stopped", "StopIteration", "NotImplementedError", "SystemExit",
+}  # fmt: skip
 #: Functions that are given the words of an error, and keep it.
 _TELLERS = {"_wrong"}
 

@@ -71,6 +71,12 @@ def refuse(self, what):
     assert found == ["self._wrong(f'{what} is wrong', where)", "SetupFailed('no', 'yes')"]
 
 
+def test_an_assertion_is_no_message() -> None:
+    code = 'raise AssertionError("a DataFrame function was called on an executor")'
+    assert list(messages._calls(ast.parse(code))) == []
+    assert not [site for site in sites() if "AssertionError" in site.text]
+
+
 def test_what_nobody_has_produced_is_counted_and_listed() -> None:
     every = Counter({f"{MESSAGE}: {site.name}": 1 for site in sites()})
     assert silent(every) == []

@@ -104,7 +104,7 @@ def _opened(entry: Entry) -> BinaryIO:
     try:
         return open(entry.path, "rb", buffering=1 << 18)
     except OSError as error:
-        raise SourceFailed(entry.path, f"it cannot be opened ({error})", "let Clew read the file") from None
+        raise SourceFailed(entry.path, f"it cannot be opened ({error})", "let Clew read it, and run again") from None
 
 
 def _bom(file: BinaryIO) -> int:

@@ -448,7 +448,10 @@ def outputs_by_port(result: Any, outputs: Sequence[str], operator: str) -> Itera
     by_port = result if isinstance(result, Mapping) else {outputs[0] if outputs else "": result}
     for port, tables in by_port.items():
         if port not in outputs:
-            raise ClewError(f"{operator} returned records for port {port!r}; it has {', '.join(outputs) or 'none'}")
+            raise ClewError(
+                f"{operator} returned records for port {port!r}; it has {', '.join(outputs) or 'none'}: "
+                "return records for those, or declare the port with outputs="
+            )
         for table in [tables] if isinstance(tables, pa.Table) else tables:
             if isinstance(table, pa.RecordBatch):
                 table = pa.Table.from_batches([table])

@@ -202,7 +202,10 @@ class SparkEngine:
                 if is_alive(spark):
                     raise explained(job.operator, str(job.turn), error) from error
             self._replace(generation)
-        raise EngineLost(f"the Spark driver died {_SESSIONS_PER_TURN} times under one turn of {job.operator}")
+        raise EngineLost(
+            f"the Spark driver died {_SESSIONS_PER_TURN} times under one turn of {job.operator}; if it is short of "
+            "memory, raise it with --conf spark.driver.memory=SIZE"
+        )
 
     def _session(self, own_session: str) -> tuple[int, SparkSession]:
         with self._lock:

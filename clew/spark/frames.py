@@ -136,7 +136,10 @@ def _compute(
 
 def _check_result(spec: OperatorSpec, function: Generative, port: str, frame: Any, tagged: bool) -> None:
     if port not in spec.outputs:
-        raise ClewError(f"{spec.name} returned records for port {port!r}; it has {', '.join(spec.outputs) or 'none'}")
+        raise ClewError(
+            f"{spec.name} returned records for port {port!r}; it has {', '.join(spec.outputs) or 'none'}: "
+            "return records for those, or declare the port with outputs="
+        )
     if not isinstance(frame, DataFrame):
         raise ClewError(
             f"{spec.name} returned {type(frame).__name__} on port {port}; return a DataFrame, or a dict of them by port"

@@ -40,7 +40,10 @@ class SparkQuery:
         except Exception as error:
             if is_alive(self.spark):
                 raise
-            raise EngineLost(f"the Spark driver died under the streaming query of {self.operator}") from error
+            raise EngineLost(
+                f"the Spark driver died under the streaming query of {self.operator}; if it is short of memory, raise "
+                "it with --conf spark.driver.memory=SIZE"
+            ) from error
 
     def failure(self) -> ClewError | None:
         error = self.query.exception()

@@ -660,7 +660,7 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreFailed("the log store is closed")
+            raise StoreFailed("the log in memory is closed", "run again: what it held is gone")
 
 
 def _expect(holds: bool, what: str, found: str, expected: str) -> None:

@@ -121,7 +121,10 @@ class PostgresStore(SqlReads):
                 with self._reading() as log:
                     log.fetch(_END_HOLDER, operator)
         raise self._fail(
-            StoreFailed(f"operator {operator} of the log {masked(self._url)} is locked by another session")
+            StoreFailed(
+                f"operator {operator} of the log {masked(self._url)} is locked by another session",
+                "end that session, which pg_stat_activity lists, and run again: what was acknowledged is safe",
+            )
         )
 
     def commit(self, operator: str, incarnation: int, writes: Sequence[Write], durable: bool = True) -> None:

@@ -72,7 +72,10 @@ def explain(url: str, error: Exception) -> StoreFailed:
             f"the disk of the log {log} is full", "make room and run again: what was acknowledged is safe"
         )
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return StoreFailed(f"the log {log} is refused: {text}", "grant CREATE on the database to this user")
+        return StoreFailed(
+            f"the log {log} is refused: {text}",
+            "grant this user CREATE on the database, and all on a log that another user made",
+        )
     if isinstance(error, psycopg.OperationalError | PoolTimeout):
         return StoreFailed(
             f"the log {log} cannot be reached: {text}",

@@ -11,7 +11,9 @@ import pytest
 
 from clew.connectors import files, sqlite, streaming
 from clew.connectors.dialect import quote
+from clew.connectors.listing import listing
 from clew.connectors.sqlvalues import encode_key
+from clew.connectors.textfiles import infer
 from clew.errors import GraphError, SourceFailed
 from tests.connectors.reading import all_events
 
@@ -74,3 +76,13 @@ def test_a_text_that_is_no_text_is_no_header(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"n\xff\xfe,m\n1,2\n")
     with pytest.raises(SourceFailed, match=r"a\.csv: line 1 is no header .*; "):
         all_events(files(tmp_path / "a.csv"), 1)
+
+
+def test_a_file_that_goes_while_it_is_listed_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").write_text("id\n1\n")
+    entries = listing([str(tmp_path)])
+    (tmp_path / "orders.csv").unlink()
+    with pytest.raises(
+        SourceFailed, match=r"orders.csv: it cannot be opened \(.*No such file.*\); let Clew read it, and run again$"
+    ):
+        infer(entries, "csv")

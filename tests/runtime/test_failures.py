@@ -1,6 +1,8 @@
 """What the user's own code does wrong is shown to the user, and costs nothing that was committed."""
 
+import sqlite3
 import zlib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,9 @@ import pyarrow.compute as pc
 import pytest
 
 from clew import Context, Count, InputSet, Operator, Pipeline
-from clew.connectors import generator
+from clew.connectors import files, generator
 from clew.errors import BodyDamaged, ClewError, GraphError, RunFinished, SinkFailed, UserFunctionFailed
+from clew.faultpoint import arm
 from clew.protocol.rows import Bodies
 from clew.run import run
 from clew.runtime.bodies import load
@@ -189,3 +192,23 @@ def test_a_body_that_was_damaged_is_not_taken_for_one(tmp_path: Path) -> None:
         list(load(None, [bodies]))
     with pytest.raises(BodyDamaged, match=r"the body at .*/gone .*No such file"):
         list(load(str(tmp_path), [Bodies((3,), (0,), file="gone")]))
+
+
+def test_a_listing_that_is_gone_from_the_log_stops_the_run(tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").write_text("id\n1\n")
+    pipeline = Pipeline("listed")
+    pipeline.source("orders", files(tmp_path / "orders.csv"))
+    log = f"sqlite:///{tmp_path / 'log.db'}"
+    (fault,) = arm("after-action-complete@orders:raise")
+    try:
+        with pytest.raises(ClewError, match="failed 1 times without committing"):
+            run(pipeline, log=log, engine="inline", policy=Policy(give_up_after=1))
+    finally:
+        arm()
+    assert fault.fired
+    with closing(sqlite3.connect(tmp_path / "log.db")) as connection, connection:
+        dropped = "count = NULL, size = NULL, lengths = NULL, checksums = NULL, file = NULL, start = NULL, data = NULL"
+        assert connection.execute(f"UPDATE read_event SET {dropped}").rowcount == 1
+    said = "^the stored listing of source orders is gone from the log; start a --fresh run$"
+    with pytest.raises(ClewError, match=said):
+        run(pipeline, log=log, engine="inline")

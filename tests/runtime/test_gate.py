@@ -2,11 +2,16 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clew import Pipeline, streaming
+from clew.errors import ClewError, EngineFailed
+from clew.run import run
 from clew.runtime.bodies import BodyPlace
+from clew.runtime.engine import InlineEngine, Job
 from clew.runtime.gate import Gate, GateClosed
 
 PLACE = BodyPlace(None, "source", 1, 1)
@@ -92,3 +97,44 @@ def test_a_gate_that_closes_fails_whoever_waits(gate: Gate, woken: threading.Eve
     said = "the source was restarted or stopped; its next query has this batch again"
     assert handler.ended() == said
     assert Handler(gate, 5).ended() == said
+
+
+class _Stopped:
+    """A query that somebody stops when a batch of it is on its way."""
+
+    id = "q"
+
+    def __init__(self, gate: Gate) -> None:
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, args=(gate,)).start()
+
+    def _run(self, gate: Gate) -> None:
+        gate.offer(0)
+        self._stopped.set()
+
+    def ended(self) -> bool:
+        return self._stopped.is_set()
+
+    def failure(self) -> ClewError | None:
+        return None
+
+
+class _Stopping(InlineEngine):
+    started = 0
+
+    def stream(self, job: Job, checkpoint: str, gate: Gate) -> _Stopped:
+        self.started += 1
+        return _Stopped(gate)
+
+
+def test_a_query_that_is_stopped_within_a_batch_is_started_again_and_then_told(tmp_path: Path) -> None:
+    pipeline = Pipeline("streamed")
+    pipeline.source("batches", streaming(lambda spark: None))
+    engine = _Stopping(pipeline.graph())
+    with pytest.raises(EngineFailed) as failed:
+        run(pipeline, log=f"sqlite:///{tmp_path / 'log.db'}", engine=engine)
+    assert str(failed.value) == (
+        "operator batches: Spark failed the job: its streaming query was stopped within a batch; "
+        "mend the cause and run again"
+    )
+    assert engine.started == 3

@@ -248,7 +248,7 @@ def test_the_java_stack_goes_to_a_file_whose_path_is_told(spark: SparkSession, t
     assert path.parent == Path(".clew/stacks")
     assert "org.apache.spark" in path.read_text()
     assert str(raised.value).startswith("operator deadly: Spark failed the job: ")
-    assert str(raised.value).endswith(f"; the Java stack is in {path}")
+    assert str(raised.value).endswith(f"; the Java stack is in {path}; mend the cause and run again")
     assert "\n" not in str(raised.value)
 
 

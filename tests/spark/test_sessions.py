@@ -69,6 +69,17 @@ def test_without_java_there_is_one_clear_sentence(tmp_path: Path, home: str) -> 
     assert found == {"kind": "SetupFailed", "message": f"Spark needs Java, and {where}; {cure}"}
 
 
+def test_a_java_that_starts_no_spark_is_told_with_a_cure(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\nexit 1\n")
+    java.chmod(0o755)
+    found = said(script("no_java.py", JAVA_HOME=str(tmp_path)))
+    assert found["kind"] == "SetupFailed"
+    assert found["message"].startswith("no Spark session could be started on this machine: [JAVA_GATEWAY_EXITED]")
+    assert found["message"].endswith("; check that `java -version` says 17 or later, and that the master is right")
+
+
 def lasting() -> Any:
     return multiset([{"n": n, "arrow": n, "twice": 2 * n} for n in range(EVENTS)])
 

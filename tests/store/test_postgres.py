@@ -7,7 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from clew.errors import StaleWriter, StoreFailed, WrongLog
+from clew.errors import StaleWriter, StoreFailed, UnexpectedRow, WrongLog
+from clew.store import postgres
 from clew.store.base import Topology
 from clew.store.postgres import PostgresStore, drop_log
 from clew.store.postgres_session import masked
@@ -125,3 +126,61 @@ def test_a_server_that_stops_poisons_the_store_and_loses_nothing(tmp_path: Path)
         again.close()
     finally:
         server.remove()
+
+
+def test_an_operator_that_stays_locked_is_told_with_a_cure(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "_TAKE_OVER_PATIENCE", "1ms")
+    store = PostgresStore(postgres_url)
+    store.declare(TOPOLOGY)
+    with psycopg.connect(postgres_url) as somebody:
+        # No row names the holder of a lock on the table, so it is not ended.
+        somebody.execute("LOCK TABLE clew.operator IN EXCLUSIVE MODE")
+        cure = "end that session, which pg_stat_activity lists, and run again"
+        with pytest.raises(StoreFailed, match=rf"^operator reader of the log .* is locked by another session; {cure}"):
+            store.take_over("reader")
+    store.close()
+
+
+def test_an_operator_that_another_process_writes_to_all_the_time_is_refused(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = PostgresStore(postgres_url), PostgresStore(postgres_url)
+    store.declare(TOPOLOGY)
+    pen = Pen(store)
+    pen("reader", events(READER_OUT, 1, 1))
+    other.commit("reader", pen.incarnations["reader"], [events(READER_OUT, 2, 1)])
+    monkeypatch.setattr(postgres, "_ATTEMPTS", 1)
+    with pytest.raises(UnexpectedRow) as refused:
+        pen("reader", events(READER_OUT, 2, 1))
+    assert str(refused.value) == (
+        "operator reader is written to by another process all the time, expected ours alone; "
+        "was this operator restarted elsewhere?"
+    )
+    other.close()
+    store.close()
+
+
+def test_a_disk_that_is_full_is_told_with_a_cure(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url)
+    store.declare(TOPOLOGY)
+    pen = Pen(store)
+    with psycopg.connect(postgres_url) as session:
+        session.execute("CREATE FUNCTION fill_up() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE disk_full; END'")
+        session.execute("CREATE TRIGGER fill_up BEFORE INSERT ON clew.sent EXECUTE FUNCTION fill_up()")
+    for _ in range(2):
+        with pytest.raises(
+            StoreFailed, match=r"^the disk of the log .* is full; make room and run again: what was ack"
+        ):
+            pen("reader", events(READER_OUT, 1, 1))
+    store.close()
+
+
+def test_a_user_who_may_not_make_a_log_is_told_what_to_grant(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as session:
+        session.execute("CREATE ROLE guest LOGIN")
+    with pytest.raises(
+        StoreFailed, match=r"^the log .* is refused: permission denied .*; grant this user CREATE on the database"
+    ):
+        PostgresStore(postgres_url.replace("clew@", "guest@"))
+    with psycopg.connect(postgres_url) as session:
+        session.execute("DROP ROLE guest")
