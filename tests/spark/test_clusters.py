@@ -58,10 +58,12 @@ def test_threads_of_the_driver_give_the_exact_result(spark: SparkSession, tmp_pa
     assert outcome(tmp_path / "sales") == expected()
 
 
+@pytest.mark.soak
 def test_executors_of_their_own_give_the_same(cluster: tuple[Path, Any]) -> None:
     assert outcome(cluster[0] / "sales") == expected()
 
 
+@pytest.mark.soak
 def test_a_result_is_computed_again_when_an_executor_was_lost_after_a_shuffle(cluster: tuple[Path, Any]) -> None:
     """Scenario 4 of the faults: what is drawn at random must come from one computation only."""
     place, found = cluster
