@@ -32,8 +32,7 @@ test: lint tools
 # For hours: random schedules that nobody has seen before, every sweep in full, a million events verified.
 SCHEDULES ?= 200000
 soak: lint tools
-	CLEW_SOAK=1 CLEW_SCHEDULES=$(SCHEDULES) $(BIN)/pytest -n 2 --dist worksteal --timeout 0 --figures soak \
-		tests/simulation tests/processes tests/storage tests/scenarios tests/model tests/store tests/runtime tests/spark
+	CLEW_SOAK=1 CLEW_SCHEDULES=$(SCHEDULES) $(BIN)/pytest -n 2 --dist worksteal --timeout 0 --figures soak
 
 # The pages as a site, with a reference made of docstrings: site/index.html.
 docs: setup

@@ -78,9 +78,7 @@ def table(figures: Counter[str], soak: bool, failed: int) -> Iterator[Line]:
     yield _outputs(figures, failed)
     yield _all("canaries caught", _distinct(figures, CAUGHT), _distinct(figures, PLANTED))
     yield _all("scenarios", _distinct(figures, SCENARIO), SCENARIOS)
-    if not soak:
-        # It leaves out the trees that say most.
-        yield _messages(len(sites()), len(silent(figures)))
+    yield _messages(len(sites()), len(silent(figures)))
 
 
 def silent(figures: Counter[str]) -> list[Site]:
@@ -130,5 +128,5 @@ def write(figures: Counter[str], soak: bool, failed: int, say: Callable[[str], N
     for name in sorted(name for name in figures if name.startswith(f"{CAUGHT}: ")):
         canary = name.partition(": ")[2]
         say(f"  {canary}: found in {figures[name]} of {figures[f'{PLANTED}: {canary}']} schedules")
-    for site in [] if soak else silent(figures):
+    for site in silent(figures):
         say(f"  not produced: {site.name}  {site.text[:100]}")
