@@ -25,6 +25,7 @@ from clew.protocol.step import (
     Write,
 )
 from clew.runtime.pending import Held, Logged, consecutive, named
+from clew.words import counted
 
 #: Says of events of a receiver that wait which of them some Output Set was made of already: (input port, number).
 Used = Callable[[str], Collection[tuple[str, int]]]
@@ -139,7 +140,7 @@ def _parts(spec: OperatorSpec, logged: Logged, used: Used) -> Iterator[Finding]:
 
 def _place(spec: OperatorSpec, held: Held, was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Finding]:
     if spec.is_source:
-        sent = _count(held.counter("sent", "out"), "event")
+        sent = counted(held.counter("sent", "out"), "event")
         fact = f"reads {now['source']} now, and the run has begun to read {was['source']} ({sent} sent)"
         yield _refused(spec, fact, "give it a new name, or start a new log", "place")
         return
@@ -150,7 +151,7 @@ def _place(spec: OperatorSpec, held: Held, was: Mapping[str, str], now: Mapping[
         fact = f"{spec.name}.{name}: writes to {now[name]} now; what was written to {was[name]} stays there"
         if undone:
             waits = (
-                f"{_count(len(undone), 'write')} ({_numbers(undone)}) {_are(len(undone))} not known to be done there"
+                f"{counted(len(undone), 'write')} ({_numbers(undone)}) {_are(len(undone))} not known to be done there"
             )
             yield Finding(spec.name, f"{fact}, and {waits}", False, "performs them at the new place", part="place")
         else:
@@ -174,7 +175,7 @@ def _window(spec: OperatorSpec, held: Held, was: str, now: str, used: Used) -> F
         goes_on = "goes on from the global state that the log has" if spec.general else "begins with the next event"
         return Finding(spec.name, f"{fact}; no Input Set is open, and the new one {goes_on}", part="window")
     events = _events(spec.inputs, {port: held.taken[port] for port in held.taken})
-    fact = f"{fact}, and {_count(len(held.open), 'Input Set')} with {events} {_are(len(held.open))} open"
+    fact = f"{fact}, and {counted(len(held.open), 'Input Set')} with {events} {_are(len(held.open))} open"
     if spec.general is not None:
         accept = "keeps them and the global state as they are, and goes on with the new code"
         return Finding(spec.name, fact, False, accept, part="window")
@@ -247,7 +248,7 @@ def _connections(spec: OperatorSpec, held: Held) -> Iterator[Finding]:
             continue
         fact = f"{spec.name}.{name}: is no longer written to"
         if undone:
-            fact = f"{fact}, and {_count(len(undone), 'write')} {'waits' if len(undone) == 1 else 'wait'} there"
+            fact = f"{fact}, and {counted(len(undone), 'write')} {'waits' if len(undone) == 1 else 'wait'} there"
             accept = "drops them: they are never performed"
             yield Finding(spec.name, f"{fact}: {_numbers(undone)}", False, accept, part="place")
         elif name in json.loads((held.version or {}).get("parts", {}).get("place", "{}")):
@@ -278,7 +279,7 @@ def _lost(name: str, held: Held, logged: Logged) -> Iterator[str]:
             yield f"{_wait(len(numbers))} on {receiver}: {named(sender, numbers)}"
     for connection, undone in sorted(held.writes.items()):
         if undone:
-            waits = f"{_count(len(undone), 'write')} to {name}.{connection} {_are(len(undone))} undone"
+            waits = f"{counted(len(undone), 'write')} to {name}.{connection} {_are(len(undone))} undone"
             yield f"{waits}: {_numbers(undone)}"
     if held.aside:
         yield f"{len(held.aside)} {_are(len(held.aside))} in quarantine"
@@ -300,7 +301,7 @@ def _begin(logged: Logged, sender: Port) -> int:
 def _events(inputs: Mapping[str, Port], taken: Mapping[str, Collection[int]]) -> str:
     """Name events by the ports that they wait on."""
     return " and ".join(
-        f"{named(inputs[port], numbers) if port in inputs else _count(len(numbers), 'event')} on {port}"
+        f"{named(inputs[port], numbers) if port in inputs else counted(len(numbers), 'event')} on {port}"
         for port, numbers in sorted(taken.items())
     )
 
@@ -309,12 +310,8 @@ def _numbers(numbers: Sequence[int]) -> str:
     return f"#{numbers[0]}" if len(numbers) == 1 else f"#{numbers[0]}..{numbers[-1]}"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def _wait(events: int) -> str:
-    return f"{_count(events, 'event')} {'waits' if events == 1 else 'wait'}"
+    return f"{counted(events, 'event')} {'waits' if events == 1 else 'wait'}"
 
 
 def _are(number: int) -> str:

@@ -19,23 +19,11 @@ from clew.pipeline.contracts import Held
 from clew.pipeline.operators import Context, InputSet
 from clew.pipeline.windows import Header, Key, Memory, Opened, Window
 from clew.run import decide_quarantined, quarantine_of
-from tests.model.pipelines import EVENTS, count, each, empty, general, start, to_files
+from tests.model.pipelines import EVENTS, empty, general, start, to_files
 from tests.model.runs import Finished, explained, finished, first, numbers, only
 
 #: The number of the end of the stream of `numbers`.
 END = EVENTS + 1
-
-
-@pytest.fixture
-def singles(tmp_path: Path) -> Finished:
-    """Each event alone: `numbers` -> `doubled` -> table `doubled`."""
-    return finished(each(tmp_path), tmp_path)
-
-
-@pytest.fixture
-def sevens(tmp_path: Path) -> Finished:
-    """Every seven events: `numbers` -> `sums` -> table `sums`."""
-    return finished(count(tmp_path), tmp_path)
 
 
 def found_of(made: Finished, operator: str) -> Finding:

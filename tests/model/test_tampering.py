@@ -18,7 +18,6 @@ from clew.ids import Port
 from clew.model.read import opened_log
 from tests.model.pipelines import (
     batch,
-    count,
     each,
     from_csv,
     from_keyset,
@@ -29,19 +28,6 @@ from tests.model.pipelines import (
     tumbling,
 )
 from tests.model.runs import Finished, change, explained, finished, first, only
-
-
-@pytest.fixture
-def singles(tmp_path: Path) -> Finished:
-    """Each event alone: `numbers` -> `doubled` -> table `doubled`."""
-    return finished(each(tmp_path), tmp_path)
-
-
-@pytest.fixture
-def sevens(tmp_path: Path) -> Finished:
-    """Every seven events: `numbers` -> `sums` -> table `sums`, with floats."""
-    return finished(count(tmp_path), tmp_path)
-
 
 # Tables.
 
