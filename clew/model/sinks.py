@@ -126,6 +126,7 @@ class _Place:
             self._add(undecided(self._operator, f"what was written cannot be read: {error}"))
 
     def _check(self) -> None:
+        """Compare what is held with what was written; each kind of system has its own way."""
         raise NotImplementedError
 
     @property

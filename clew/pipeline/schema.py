@@ -235,6 +235,7 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     try:
         return column.cast(kind)
     except pa.ArrowNotImplementedError:
+        # Arrow has no cast for some nested types, which are the same value by value.
         return _by_value(column, kind)
 
 

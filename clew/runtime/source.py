@@ -46,6 +46,7 @@ class SourceRunner(Runner):
     def _read_events(self, action: int) -> list[ReadEventRow]:
         """Return the rows of an action's event, one per run of bodies that its effect is stored in."""
         rows = (self.around.store.read_event(self.spec.name, part, action) for part in parts_of(CONNECTION))
+        # `takewhile` does not tell mypy that there is no None among what it takes.
         return list(takewhile(lambda row: row is not None, rows))  # type: ignore[arg-type]
 
     @property

@@ -34,6 +34,7 @@ def ask(options: SparkOptions) -> SparkHealth:
             workers = context.parallelize(range(cores), cores).mapPartitions(_worker).collect()
         except Exception as error:
             raise unable(str(error), context.pythonExec) from error
+        # The JVM is there as long as the context is; its type says that it may not be.
         java = str(context._jvm.java.lang.System.getProperty("java.version"))  # type: ignore[union-attr]
         scheduler = context.getConf().get("spark.scheduler.mode", "FIFO") or "FIFO"
         return SparkHealth(session.version, java, context.master or "", scheduler, cores, tuple(sorted(set(workers))))
