@@ -11,7 +11,7 @@ from clew.protocol.step import LogEvents, LogReadEvent, Write
 from clew.runtime.bodies import load
 from clew.runtime.codec import decode, decode_stream
 from clew.store.base import Collected
-from clew.store.memory import MemoryStore, _copy, _Rows
+from clew.store.memory import MemoryStore, Rows, _copy
 from tests.simulation.outside import Row
 
 
@@ -25,7 +25,7 @@ class Journal(MemoryStore):
         #: How often anything in it changed that an operator may wait for.
         self.commits = 0
         #: The rows as of the last durable commit, while later ones are not durable yet (D1).
-        self._safe: _Rows | None = None
+        self._safe: Rows | None = None
         self._decoded: dict[Port, dict[int, list[Row]]] = {}
         self._reads: dict[tuple[str, str], dict[int, int]] = {}
 

@@ -119,6 +119,8 @@ class Result:
     steps: int
     #: Rounds in which every group had its turn, after the last fault.
     rounds: int
+    #: Whether some fault was still to come when the run had ended.
+    missed: bool = False
 
     @property
     def reached_operators(self) -> list[str]:
@@ -178,6 +180,7 @@ class Machine:
     ) -> None:
         self._scene = scene
         self._rehearsal = rehearsal
+        self._drawn = bool(gaps)
         self._schedule = schedule
         self._random = random.Random(schedule.seed)
         # Time passes as it likes, and whoever crashes.
@@ -199,6 +202,10 @@ class Machine:
         self._crashes = self._steps = self._rounds = 0
         self._boot()
 
+    @property
+    def fired(self) -> tuple[str, ...]:
+        return tuple(self._visits.fired)
+
     def run(self) -> Result:
         """Run to the end; raises when a fault did not fire, or when the pipeline does not come to its end."""
         with trace.listening(self._trace.append):
@@ -214,11 +221,12 @@ class Machine:
                 self._round()
         arm()
         missed = set(self._schedule.faults) - set(self._visits.fired)
-        if not self._rehearsal and (missed or self.world.failures_to_come):
+        left = bool(missed or self._visits.gaps or self.world.failures_to_come)
+        if left and not self._rehearsal and not self._drawn:
             raise NotFired(f"these faults were scheduled and did not fire: {missed or self._schedule}")
         return Result(
             self.graph, self.world, self.journal, self._trace, dict(self._visits.reached), self._reached_at_crash,
-            tuple(self._visits.fired), self._steps, self._rounds,
+            tuple(self._visits.fired), self._steps, self._rounds, left,
         )  # fmt: skip
 
     def _boot(self) -> None:
@@ -236,7 +244,7 @@ class Machine:
     @property
     def _faults_to_come(self) -> bool:
         missing = len(self._schedule.faults) > len(self._visits.fired)
-        return self._rehearsal or self.world.failures_to_come or missing
+        return self._rehearsal or self.world.failures_to_come or missing or bool(self._visits.gaps)
 
     @property
     def _over(self) -> bool:
@@ -332,26 +340,77 @@ class Machine:
 
 def simulate(scene: Scene, schedule: Schedule) -> Result:
     """Run a scene by a schedule, and judge what it left in the world."""
-    try:
+    with _replayed(scene, schedule):
         result = _run(scene, schedule)
-        scene.judge(result.world, result.journal)
-        if scene.deterministic:
-            expected, found = baseline(scene).world.holdings(), result.world.holdings()
-            assert found == expected, f"the sinks hold {found}, without failures they hold {expected}"
-        most = _lively(scene)
-        assert result.rounds <= most, f"{result.rounds} rounds after the last fault, expected at most {most}"
+        _judge(scene, result)
+    return result
+
+
+@contextmanager
+def _replayed(scene: Scene, schedule: Schedule) -> Iterator[None]:
+    """Say how a failure can be seen again."""
+    try:
+        yield
     except BaseException as error:
         error.add_note(f"replay it with simulate({scene.replay}, {schedule})")
         raise
-    return result
+
+
+def _judge(scene: Scene, result: Result) -> None:
+    scene.judge(result.world, result.journal)
+    if scene.deterministic:
+        expected, found = baseline(scene).world.holdings(), result.world.holdings()
+        assert found == expected, f"the sinks hold {found}, without failures they hold {expected}"
+    most = _lively(scene)
+    assert result.rounds <= most, f"{result.rounds} rounds after the last fault, expected at most {most}"
 
 
 def show(scene: Scene, schedule: Schedule) -> None:
     """Run a scene by a schedule, and count it in the figures of the suite."""
+    simulate(scene, schedule)
+    _count(schedule)
+
+
+def show_drawn(scene: Scene, wanted: Schedule, gaps: Sequence[int]) -> None:
+    """Run a scene with crashes that are drawn, and count the schedule that this makes.
+
+    Where some of the faults wanted had no place in the run, the schedule of the others is run.
+    """
+    if scene.deterministic:
+        wanted, gaps = _fitted(baseline(scene), wanted, gaps)
+    with _directory(scene) as directory:
+        machine = Machine(scene, wanted, directory, gaps=gaps)
+        with _no_waiting():
+            result = _finished(machine, scene, wanted)
+        schedule = _met(wanted, result)
+        if not result.missed:
+            with _replayed(scene, schedule):
+                judge(result, directory, scene.collects)
+                _judge(scene, result)
+    if result.missed:
+        simulate(scene, schedule)
+    _count(schedule)
+
+
+def _fitted(usual: Result, wanted: Schedule, gaps: Sequence[int]) -> tuple[Schedule, list[int]]:
+    """Bring faults into the length of a run, so that they find their place in it."""
+    share = max(sum(usual.reached.values()) // len(gaps), 1)
+    return _met(wanted, usual), [gap % share for gap in gaps]
+
+
+def _finished(machine: "Machine", scene: Scene, wanted: Schedule) -> Result:
+    """Run to the end; where that fails, what has fired by then is the schedule to replay."""
+    try:
+        return machine.run()
+    except BaseException as error:
+        error.add_note(f"replay it with simulate({scene.replay}, {replace(wanted, faults=machine.fired)})")
+        raise
+
+
+def _count(schedule: Schedule) -> None:
+    """Count a schedule that was run to its end; one of which a fault did not fire does not come here."""
     faults = len(schedule.faults) + len(schedule.lost) + len(schedule.refused)
     tally(SCHEDULED, by=faults)
-    simulate(scene, schedule)
-    # A run in which a fault did not fire does not come here.
     tally(FIRED, by=faults)
     tally(SCHEDULES)
     tally(SEVERAL, by=int(faults >= 2))
@@ -380,9 +439,13 @@ def rehearse(scene: Scene, schedule: Schedule) -> Result:
 
 def discover(scene: Scene, wanted: Schedule, gaps: Sequence[int]) -> Schedule:
     """Return a schedule whose faults all fire: of those wanted what one run meets, and its crashes by their places."""
-    result = _run(scene, wanted, rehearsal=True, gaps=gaps)
+    return _met(wanted, _run(scene, wanted, rehearsal=True, gaps=gaps))
+
+
+def _met(wanted: Schedule, result: Result) -> Schedule:
+    """Return what a run has met of the faults wanted."""
     lost, refused = (tuple(n for n in some if n <= result.world.writes) for some in (wanted.lost, wanted.refused))
-    return replace(wanted, faults=result.fired, lost=lost, refused=refused)
+    return replace(wanted, faults=result.fired or wanted.faults, lost=lost, refused=refused)
 
 
 def _run(scene: Scene, schedule: Schedule, rehearsal: bool = False, gaps: Sequence[int] = ()) -> Result:
@@ -393,14 +456,11 @@ def _run(scene: Scene, schedule: Schedule, rehearsal: bool = False, gaps: Sequen
         return result
 
 
-_BASELINES: dict[str, Result] = {}
-
-
+# Of pipelines that are drawn at random there is no end, and a run of each is nothing to keep.
+@lru_cache(maxsize=64)
 def baseline(scene: Scene) -> Result:
     """Return a run without failures."""
-    if scene.name not in _BASELINES:
-        _BASELINES[scene.name] = _run(scene, Schedule())
-    return _BASELINES[scene.name]
+    return _run(scene, Schedule())
 
 
 @contextmanager

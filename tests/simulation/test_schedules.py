@@ -6,13 +6,12 @@ further than the suite does, and not twice at the same ones.
 
 import os
 import random
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.simulation.machine import Schedule, discover, rehearse, show, simulate
+from tests.simulation.machine import Schedule, discover, rehearse, show, show_drawn, simulate
 from tests.simulation.pipelines import SCENES, Scene
 from tests.simulation.random_pipelines import KINDS, SINKS, SOURCES, WINDOWS, Blueprint, Node
 from tests.simulation.random_pipelines import scene as scene_of
@@ -64,7 +63,7 @@ BLUEPRINTS = st.builds(
 def test_whatever_crashes_the_sinks_hold_what_some_run_without_failures_leaves(
     scene: Scene, seed: int, gaps: list[int], scopes: list[str], failing: list[tuple[str, int]]
 ) -> None:
-    show(scene, schedule(scene, seed, gaps, scopes, failing))
+    show_drawn(scene, wanted(seed, scopes, failing), gaps)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -73,9 +72,10 @@ def test_whatever_pipeline_crashes_some_run_without_failures_explains_it(part: i
     @seed(random.randrange(1 << 60) if ASKED else part)
     @search(110)
     @given(blueprint=BLUEPRINTS, seed=st.integers(16 * part, 16 * part + 15), gaps=GAPS, scopes=SCOPES, failing=FAILING)
-    def explained(blueprint: Blueprint, **drawn: Any) -> None:
-        scene = scene_of(blueprint)
-        show(scene, schedule(scene, **drawn))
+    def explained(
+        blueprint: Blueprint, seed: int, gaps: list[int], scopes: list[str], failing: list[tuple[str, int]]
+    ) -> None:
+        show_drawn(scene_of(blueprint), wanted(seed, scopes, failing), gaps)
 
     explained()
 
@@ -84,8 +84,13 @@ def schedule(
     scene: Scene, seed: int, gaps: list[int], scopes: list[str], failing: list[tuple[str, int]]
 ) -> Schedule:  # fmt: skip
     """Make a schedule whose faults all fire."""
+    return discover(scene, wanted(seed, scopes, failing), gaps)
+
+
+def wanted(seed: int, scopes: list[str], failing: list[tuple[str, int]]) -> Schedule:
+    """Make a schedule of failing writes alone, to which crashes are drawn."""
     lost, refused = _failing_writes(failing)
-    return discover(scene, Schedule(seed, (), tuple(scopes), lost, refused), gaps)
+    return Schedule(seed, (), tuple(scopes), lost, refused)
 
 
 def _failing_writes(failing: list[tuple[str, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
