@@ -364,3 +364,56 @@ class RunStopped(ClewError):
             f"group {self.group} failed {self.restarts} times without committing anything; the last failure: "
             f"{self.cause}"
         )
+
+
+@dataclass(eq=False)
+class NoSuchPort(ClewError):
+    """Lineage was asked of a port that is not there."""
+
+    port: str
+    where: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        return f"there is no port {self.port} {self.where}; there are: {', '.join(self.known) or 'none'}"
+
+
+@dataclass(eq=False)
+class NoSuchEvent(ClewError):
+    """Lineage was asked of an event that was never sent."""
+
+    event: str
+    port: str
+    last: int
+
+    def __str__(self) -> str:
+        if not self.last:
+            return f"{self.event} was never sent: {self.port} has sent no event yet; run the pipeline first"
+        return f"{self.event} was never sent: {self.port} has sent events 1 to {self.last}; name one of them"
+
+
+@dataclass(eq=False)
+class EventExpired(ClewError):
+    """Lineage was asked of an event that is no longer in the log."""
+
+    event: str
+    collected: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.event} is no longer in the log, which has forgotten the events up to {self.collected} of that "
+            "port; ask for a later one, or keep them longer before you run `clew gc`"
+        )
+
+
+@dataclass(eq=False)
+class NotCaptured(ClewError):
+    """Lineage was asked of a port that it is not captured for."""
+
+    port: str
+
+    def __str__(self) -> str:
+        return (
+            f"no lineage is captured for {self.port}; take its lineage=False back, or let a scope lead there with "
+            "pipeline.lineage(start, target), and run again: what was logged without it stays without"
+        )

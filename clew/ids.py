@@ -31,5 +31,27 @@ class EventId(NamedTuple):
 
 InputSetId = NewType("InputSetId", int)
 
+
+class Capture(NamedTuple):
+    """The ports of an operator that lineage is captured for (LOG.io, Section 3.1): IN and OUT.
+
+    A connection for write actions is among the outputs, by the name that `writes_port` gives it.
+    """
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    #: Whether an Output Set cannot be made again without the key of its Input Set, so that it is kept.
+    labels: bool = False
+
+
+#: What lineage puts before the name of a connection for its write actions; no port has such a name.
+WRITES = "writes:"
+
+
+def writes_port(connection: str) -> str:
+    """Return the name under which lineage knows the write actions of a connection."""
+    return f"{WRITES}{connection}"
+
+
 #: The Input Set of events that belong to none: acknowledged and done at once.
 NONE_SET = InputSetId(0)

@@ -32,7 +32,7 @@ from clew.runtime.runner import Surroundings
 from clew.runtime.status import OperatorStatus, RunStatus, read_status
 from clew.spark.java import Java, find_java
 from clew.spark.options import SparkOptions
-from clew.store.base import Collected, Store, Topology
+from clew.store.base import Collected, KeptStore, Store, Topology
 from clew.store.disk import Disk
 from clew.store.disk import examine as examine_disk
 from clew.store.ephemeral import EphemeralStore
@@ -106,7 +106,7 @@ class Log:
 
         return log_exists(self.url, schema=f"clew_{pipeline}")
 
-    def open(self, pipeline: str) -> Store:
+    def open(self, pipeline: str) -> KeptStore:
         """Open the log, making it if there is none."""
         if self.url.startswith("memory"):
             return MemoryStore()
@@ -425,7 +425,7 @@ def program_of(path: str, name: str | None) -> "Program":
 def topology(graph: Graph) -> Topology:
     """Return what a log must know of a graph."""
     links = tuple((link.sender, link.receiver) for link in graph.links)
-    return Topology(graph.name, graph.fingerprint, tuple(graph.operators), links)
+    return Topology(graph.name, graph.fingerprint, tuple(graph.operators), links, graph.captures)
 
 
 def is_finished(graph: Graph, store: Store) -> bool:
@@ -480,10 +480,12 @@ def _change(graph: Graph, store: Store) -> Change:
     return plan(graph, logged, compare(graph, logged, lambda operator: used_events(store, operator)))
 
 
-def _take_over(change: Change, graph: Graph, store: Store) -> None:
+def _take_over(change: Change, graph: Graph, store: KeptStore) -> None:
     declared = topology(graph)
     if change.writes or set(declared.links) != set(store.links()):
         store.change(declared, change.writes)
+    elif declared.captures != store.captures():
+        store.declare(declared)
     for finding in change.findings:
         _LOG.warning("pipeline changed", extra={"operator": finding.operator, "what": finding.told})
 

@@ -27,6 +27,7 @@ from clew.pipeline.lookups import RESOURCES, Besides, Lookup, Setup, parameters_
 from clew.pipeline.operators import Operator
 from clew.pipeline.records import Filter, PerRecord, Verb, check_returns, record_type, schema_of
 from clew.pipeline.schema import fixed
+from clew.pipeline.scopes import Scope
 from clew.pipeline.verbs import Stream
 from clew.pipeline.windows import Batch, Each, Window
 
@@ -52,6 +53,7 @@ class Pipeline:
         self._functions: list[Callable[..., Any]] = []
         # Decorators that were called but have decorated nothing yet.
         self._pending: list[str] = []
+        self._scopes: list[Scope] = []
 
     def source(self, name: str, source: Source, **settings: Any) -> Stream:
         """Declare a source; its events leave by the port `out`."""
@@ -337,6 +339,14 @@ class Pipeline:
         own = name or (f"{port.operator}_sink" if port.name == "out" else f"{port.operator}_{port.name}_sink")
         self._add(OperatorSpec(own, where, self._settings(settings, own, where), {"in": port}, sinks={"out": sink}))
 
+    def lineage(self, start: Any, target: Any) -> None:
+        """Capture lineage along all paths from one output port to another, or to a sink, named by its name.
+
+        Without this it is captured everywhere. Each call adds a scope.
+        """
+        where = caller()
+        self._scopes.append(Scope(self._port(start, where), self._port(target, where), where))
+
     def port(self, text: str) -> Stream:
         """Return the port written as `operator.port`, also one that is declared later."""
         return Stream(Port.parse(text), self)
@@ -346,7 +356,7 @@ class Pipeline:
         idle = [
             GraphError("this decorates nothing; write @ and its inputs above a function", at) for at in self._pending
         ]
-        return build(self.name, self._specs, [*self._errors, *idle], self._location)
+        return build(self.name, self._specs, [*self._errors, *idle], self._location, self._scopes)
 
     def _add(self, spec: OperatorSpec) -> None:
         if not _NAME.fullmatch(spec.name):

@@ -9,11 +9,12 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from clew.errors import GraphError, GraphErrors
-from clew.ids import Port
+from clew.ids import Capture, Port
 from clew.pipeline.contracts import Connection, Sink, Source
 from clew.pipeline.lookups import Besides, Content, Lookup
 from clew.pipeline.operators import LateRecords, Operator, OperatorLogic, WindowLogic
 from clew.pipeline.schema import fixed
+from clew.pipeline.scopes import Scope, captures, resolved, wrong
 from clew.pipeline.versions import Version, version_of
 from clew.pipeline.windows import Batch, Each, Window
 
@@ -83,6 +84,7 @@ class Settings:
       downstream that read what this one writes (LOG.io, Section 3.5.1: Steps 5 and 6 exchanged).
     - `on_error`: what happens to an Input Set, or a record, that the function fails on at every attempt: the run stops
       (`"stop"`), or it is set aside, with its error, and the rest goes on (`"quarantine"`).
+    - `lineage`: whether the log says which of its output events came from which input events.
     """
 
     group: str = ""
@@ -94,6 +96,7 @@ class Settings:
     capacity: Capacity = Capacity()
     after_write: bool = False
     on_error: str = "stop"
+    lineage: bool = True
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,13 @@ class Graph:
 
     name: str
     operators: Mapping[str, OperatorSpec]
+    #: Between which ports lineage is captured; everywhere where there are none.
+    scopes: tuple[Scope, ...] = ()
+
+    @cached_property
+    def captures(self) -> Mapping[str, Capture]:
+        """The ports that lineage is captured for, by operator; operators without any are left out."""
+        return captures(self.operators, self.scopes)
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
@@ -201,16 +211,26 @@ class Graph:
         return hashlib.sha256("\n".join(shape).encode()).hexdigest()[:16]
 
 
-def build(name: str, specs: Sequence[OperatorSpec], errors: Sequence[GraphError] = (), location: str = "") -> Graph:
+def build(
+    name: str,
+    specs: Sequence[OperatorSpec],
+    errors: Sequence[GraphError] = (),
+    location: str = "",
+    scopes: Sequence[Scope] = (),
+) -> Graph:
     """Check the operators of the pipeline declared at `location` and return the graph.
 
     Raises GraphErrors with everything that is wrong, each error with the line of the user's file.
     """
     found = [*errors, *_duplicates(specs), *_own_ports(specs), *_unknown_ports(specs), *_unsafe_sinks(specs)]
     found += [*_no_source(name, specs, location), *_cycles(specs)]
+    operators = {spec.name: spec for spec in specs}
+    between = tuple(resolved(scope, operators) for scope in scopes)
+    if not found:
+        found = [error for scope in between for error in wrong(scope, operators)]
     if found:
         raise GraphErrors(name, tuple(found))
-    return Graph(name, {spec.name: spec for spec in specs})
+    return Graph(name, operators, between)
 
 
 def warnings(graph: Graph) -> Iterator[str]:

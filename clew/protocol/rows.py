@@ -180,6 +180,24 @@ class Lineage:
                     number += 1
                 input_set = InputSetId(input_set + 1)
 
+    def within(self, low: int, high: int) -> Iterator[tuple[int, InputSetId]]:
+        """Yield the pairs of the events from `low` to `high`; costs what it yields, and the length of `counts`."""
+        number, input_set = self.first, self.input_set
+        for outputs, repeat in self.counts:
+            made = outputs * repeat
+            for at in range(max(low, number), min(high, number + made - 1) + 1):
+                yield at, InputSetId(input_set + (at - number) // outputs)
+            number, input_set = number + made, InputSetId(input_set + repeat)
+
+    def of_sets(self, low: int, high: int) -> Iterator[tuple[int, InputSetId]]:
+        """Yield the pairs of the Input Sets from `low` to `high`; costs what it yields, and the length of `counts`."""
+        number, input_set = self.first, self.input_set
+        for outputs, repeat in self.counts:
+            for at in range(max(low, input_set), min(high, input_set + repeat - 1) + 1):
+                begin = number + (at - input_set) * outputs
+                yield from ((event, InputSetId(at)) for event in range(begin, begin + outputs))
+            number, input_set = number + outputs * repeat, InputSetId(input_set + repeat)
+
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
@@ -208,6 +226,8 @@ class ReadEventRow:
     connection: str
     status: Status
     effect: Bodies | None
+    #: What a side-effect read action asked for.
+    description: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

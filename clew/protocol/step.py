@@ -66,7 +66,7 @@ class LogDecision:
 
 @dataclass(frozen=True, slots=True)
 class OpenSets:
-    """Remember the labels of Input Sets that stay open after this transaction."""
+    """Remember the labels of Input Sets: of those that stay open after this transaction, and those lineage needs."""
 
     operator: str
     sets: tuple[tuple[InputSetId, Label], ...]
@@ -148,6 +148,8 @@ class LogReadEvent:
     action: int
     effect: Bodies
     input_set: InputSetId | None = None
+    #: What was asked for, where it is a side-effect read action; a source's own has a row that says it.
+    description: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ class OperatorRunner(Runner):
     def _commit(self, plan: Update, made: Sequence[Productions], version: StoreVersion | None = None) -> None:
         """Algorithm 3, Steps 4 to 6; events that must not be seen before the writes are held back until then."""
         sink = next(iter(self.spec.sinks)) if self.spec.is_sink else None
-        context, step = generate(plan, made, sink, self._set_aside(plan, made))
+        context, step = generate(plan, made, sink, self._set_aside(plan, made), self.capture)
         if version is not None:
             step = replace(step, writes=(*step.writes, version), durable=True)
         if self.spec.general is not None:

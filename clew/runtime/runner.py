@@ -9,7 +9,7 @@ from typing import Any, Literal
 from clew import trace
 from clew.errors import ClewError, UserFunctionFailed
 from clew.faultpoint import fault_point
-from clew.ids import Port
+from clew.ids import Capture, Port
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.protocol.log.alg7_output import recover_output
 from clew.protocol.log.context import Context, fresh
@@ -57,6 +57,7 @@ class Runner(ABC):
         self.pace = Pace(spec.settings.turn_seconds, spec.settings.max_turn_events)
         self.writer = Writer(spec.name, 0, around.store, around.channels, around.progress)
         self._schemas: dict[Port, bytes] = {}
+        self.capture = around.graph.captures.get(spec.name, Capture())
 
     @property
     def finished(self) -> bool:

@@ -124,7 +124,9 @@ class SourceRunner(Runner):
         )
         stored = len(self._resume.effects)
         schema = self._learned(results)
-        self.context, step = emit(self.context, CONNECTION, run, offset, last, stored, schema, self._ends)
+        self.context, step = emit(
+            self.context, CONNECTION, run, offset, last, stored, schema, self._ends, bool(self.capture.outputs)
+        )
         self.writer.perform(step, "after-end" if self.finished else "after-source-commit")
         if self.finished:
             trace.record("finished", self.spec.name)

@@ -14,11 +14,11 @@ D1  A commit that was asked to be durable survives kill -9 and power loss when i
     was not is made durable by the next durable commit of the same store.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from clew.ids import InputSetId, Port
+from clew.ids import Capture, InputSetId, Port
 from clew.protocol.rows import (
     AsideRow,
     Bodies,
@@ -35,7 +35,7 @@ from clew.protocol.rows import (
 from clew.protocol.step import Write
 
 #: The schema of the log's tables; a log with a higher one is refused with NewerLog.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 Table = Literal["EVENT_LOG", "EVENT_DATA", "READ_ACTION", "STATE", "EVENT_LINEAGE"]
 
@@ -57,6 +57,8 @@ class Topology:
     fingerprint: str
     operators: tuple[str, ...]
     links: tuple[tuple[Port, Port], ...]
+    #: The ports that lineage is captured for, by operator.
+    captures: Mapping[str, Capture] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,56 @@ class Store(Protocol):
         """Release everything; a closed store cannot be used again."""
 
 
+class Lineages(Protocol):
+    """What lineage asks of a log. Each answer costs what it holds, however long the log is.
+
+    Only what is still in the log is told. Write actions are asked for as events of the port `writes_port(connection)`.
+    """
+
+    def captures(self) -> dict[str, Capture]:
+        """Return the ports that lineage is captured for, by operator, as they were declared last."""
+
+    def links(self) -> list[tuple[Port, Port]]:
+        """Return the connections (sender, receiver) that were declared last."""
+
+    def extent(self, port: Port) -> tuple[int, int]:
+        """Return up to which event a port was collected, and the last that was ever sent there; 0 for none."""
+
+    def origins(self, port: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
+        """Return which Input Sets some events were made of: (number, Input Set), in order.
+
+        Of a source it is the read action, in the place of an Input Set.
+        """
+
+    def inputs_of(self, operator: str, first: InputSetId, count: int) -> list[Member]:
+        """Return the events of some Input Sets, open ones too, as `Store.members` does: in the order of taking."""
+
+    def joined(self, receiver: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
+        """Return the Input Sets that events received on a port belong to: (number, Input Set), sorted."""
+
+    def outputs_of(self, operator: str, first: InputSetId, count: int) -> list[tuple[Port, int, InputSetId]]:
+        """Return the events and write actions that some Input Sets were made into, sorted."""
+
+    def reads_of(self, operator: str, first: InputSetId, count: int) -> list[tuple[InputSetId, ReadEventRow]]:
+        """Return the side-effect read actions that served some Input Sets, sorted by connection and number."""
+
+    def read_action(self, operator: str, action: int) -> ReadActionRow | None:
+        """Return a read action of a source."""
+
+    def asides(self, operator: str) -> list[AsideRow]:
+        """Return what of the operator was set aside, as `Store.asides` does."""
+
+    def label(self, operator: str, input_set: InputSetId) -> Label | None:
+        """Return which function and key an Input Set is for; None where that is not kept."""
+
+    def seen(self, operator: str, input_set: InputSetId) -> Any:
+        """Return what an Input Set saw of the global state; None where it saw none."""
+
+
+class KeptStore(Store, Lineages, Protocol):
+    """A store that outlives its run, and can be asked where things came from."""
+
+
 __all__ = [
-    "SCHEMA_VERSION", "TABLES", "Backlog", "Bodies", "Collected", "Store", "Table", "Topology",
+    "SCHEMA_VERSION", "TABLES", "Backlog", "Bodies", "Collected", "KeptStore", "Lineages", "Store", "Table", "Topology",
 ]  # fmt: skip

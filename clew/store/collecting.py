@@ -7,7 +7,7 @@ what it removes, runs are never rewritten (B1), and counters have the mark to st
 import json
 from collections.abc import Iterable, Iterator
 
-from clew.ids import Port
+from clew.ids import Port, writes_port
 from clew.store.base import Collected
 from clew.store.intervals import Intervals
 from clew.store.ledger import read_done, read_done_writes
@@ -138,32 +138,33 @@ def _collect_writes(log: Transaction, files: set[str]) -> None:
         "SELECT operator, connection, first, count FROM done_write ORDER BY operator, connection, first"
     ):
         # Of a connection it is the mark of its write actions; no port has such a name.
-        log.run(_MARK, operator, f"writes:{connection}", first + count - 1)
+        log.run(_MARK, operator, writes_port(connection), first + count - 1)
         done = (operator, connection, first, first + count)
         where = "operator = ? AND connection = ? AND number >= ? AND number < ?"
         rows = log.fetch(f"SELECT DISTINCT file FROM write_body WHERE {where} AND file IS NOT NULL", *done)
         files.update(file for (file,) in rows)
         log.run(f"DELETE FROM write_body WHERE {where}", *done)
         log.run(f"DELETE FROM write_action WHERE {where}", *done)
+        upto = first + count - 1
+        log.run(f"DELETE FROM lineage WHERE {_BELOW_MARK}", operator, writes_port(connection), upto, upto)
 
 
 def _collect_sets(log: Transaction, operator: str, files: set[str]) -> None:
     """Forget what belongs to Input Sets that are done and of which no event is left."""
     done = read_done(log, operator)
-    for first, count in done:
-        log.run(
-            "DELETE FROM input_set WHERE operator = ? AND input_set >= ? AND input_set < ?",
-            operator, first, first + count,
-        )  # fmt: skip
     _collect_decisions(log, operator)
+    labels = log.fetch("SELECT input_set FROM input_set WHERE operator = ?", operator)
     states = log.fetch("SELECT state_id, input_set FROM state_event WHERE operator = ?", operator)
     reads = log.fetch(
         "SELECT connection, action, input_set, file FROM read_event WHERE operator = ? AND input_set IS NOT NULL",
         operator,
     )
-    if not states and not reads:
+    if not labels and not states and not reads:
         return
     used = _used_sets(log, operator)
+    for (input_set,) in labels:
+        if input_set in done and input_set not in used:
+            log.run("DELETE FROM input_set WHERE operator = ? AND input_set = ?", operator, input_set)
     for state_id, input_set in states:
         if input_set in done and input_set not in used:
             log.run("DELETE FROM state_event WHERE operator = ? AND state_id = ?", operator, state_id)

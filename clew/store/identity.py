@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from clew.errors import StaleWriter, WrongLog
+from clew.ids import Capture
 from clew.protocol.rows import LookupRow
 from clew.store.base import Topology
 from clew.store.statements import VERSION_KEY, Transaction
@@ -30,6 +31,7 @@ def declare(log: Transaction, topology: Topology) -> None:
         raise WrongLog("this log has events but does not say of which pipeline; restore its table meta")
     log.run(_META, "pipeline", topology.pipeline)
     log.run(_META, "fingerprint", topology.fingerprint)
+    log.run(_META, "captures", json.dumps(topology.captures))
     # Those that are there are left alone: a process that froze in a commit may hold their rows.
     known = {name for (name,) in log.fetch("SELECT name FROM operator")}
     for operator in topology.operators:
@@ -46,6 +48,14 @@ def versions(log: Transaction) -> dict[str, Any]:
     """Return what operators were declared to be, by operator."""
     rows = log.fetch("SELECT key, value FROM meta")
     return {key.removeprefix(VERSION_KEY): json.loads(text) for key, text in rows if key.startswith(VERSION_KEY)}
+
+
+def captures(log: Transaction) -> dict[str, Capture]:
+    """Return the ports that lineage is captured for, by operator; a log from before they were declared has none."""
+    for (text,) in log.fetch("SELECT value FROM meta WHERE key = 'captures'"):
+        found = json.loads(text).items()
+        return {operator: Capture(tuple(ins), tuple(outs), labels) for operator, (ins, outs, labels) in found}
+    return {}
 
 
 def claim(log: Transaction) -> str:

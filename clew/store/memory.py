@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from clew.errors import StaleWriter, StoreFailed, UnexpectedRow, WrongLog
 from clew.faultpoint import fault_point
-from clew.ids import NONE_SET, InputSetId, Port
+from clew.ids import NONE_SET, InputSetId, Port, writes_port
 from clew.protocol.rows import (
     AsideRow,
     Bodies,
@@ -64,12 +64,13 @@ from clew.protocol.step import (
     owner_of,
 )
 from clew.store.base import Backlog, Collected, Table, Topology
+from clew.store.memory_lineage import MemoryLineage
 
 _UNRESOLVED = ("held", "retry", "drop")
 
 
 @dataclass(slots=True)
-class _Entry:
+class Entry:
     """A row of EVENT_LOG for one event, receiver and Input Set."""
 
     number: int
@@ -82,11 +83,11 @@ class _Entry:
 
 
 @dataclass
-class _Rows:
+class Rows:
     """All rows and counters of the log; copied to undo a refused commit."""
 
     sent: dict[Port, dict[int, tuple[Header, tuple[Bodies, ...]]]] = field(default_factory=dict)
-    entries: dict[Port, dict[int, list[_Entry]]] = field(default_factory=dict)
+    entries: dict[Port, dict[int, list[Entry]]] = field(default_factory=dict)
     last_sent: dict[Port, int] = field(default_factory=dict)
     last_acknowledged: dict[Port, int] = field(default_factory=dict)
     #: The number up to which write actions were collected, by connection.
@@ -112,13 +113,13 @@ class _Rows:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-class MemoryStore:
+class MemoryStore(MemoryLineage):
     """The log in memory."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._run_id = uuid.uuid4().hex
-        self._rows = _Rows()
+        self._rows = Rows()
         self._topology: Topology | None = None
         self._senders: dict[Port, Port] = {}
         self._receivers: dict[Port, list[Port]] = {}
@@ -141,7 +142,7 @@ class MemoryStore:
             self._receivers.setdefault(sender, []).append(receiver)
             for number in self._rows.sent.get(sender, {}):
                 entries = self._rows.entries.setdefault(receiver, {})
-                entries.setdefault(number, [_Entry(number, "undone", receiver)])
+                entries.setdefault(number, [Entry(number, "undone", receiver)])
         for operator in topology.operators:
             self._rows.operators.setdefault(operator, OperatorRow(operator, "dead", 0))
 
@@ -383,7 +384,7 @@ class MemoryStore:
                 self._finish_writes(port, first, count)
             case ForgetPort(receiver):
                 sent = self._rows.sent.get(self._senders[receiver], {}) if receiver in self._senders else {}
-                self._rows.entries[receiver] = {n: [_Entry(n, "undone", receiver)] for n in sent}
+                self._rows.entries[receiver] = {n: [Entry(n, "undone", receiver)] for n in sent}
                 self._rows.last_acknowledged.pop(receiver, None)
             case ForgetKeys(operator):
                 self._rows.keyed.pop(operator, None)
@@ -414,9 +415,9 @@ class MemoryStore:
                 if found is None or found.complete:
                     raise UnexpectedRow(what, "complete" if found else "missing", "incomplete")
                 actions[connection, action] = replace(found, complete=True)
-            case LogReadEvent(operator, connection, action, effect, input_set):
+            case LogReadEvent(operator, connection, action, effect, input_set, description):
                 status: Status = "undone" if input_set is None else "done"
-                event = ReadEventRow(action, connection, status, effect)
+                event = ReadEventRow(action, connection, status, effect, description)
                 self._rows.read_events[operator, connection, action] = (event, input_set)
             case FinishReadEvent(operator, connection, action):
                 stored = self._rows.read_events.get((operator, connection, action))
@@ -442,7 +443,7 @@ class MemoryStore:
                 at += 1
             sent[run.first + index] = (header, bodies)
             for receiver in self._receivers.get(run.port, ()):
-                entry = _Entry(run.first + index, "undone", receiver)
+                entry = Entry(run.first + index, "undone", receiver)
                 self._rows.entries.setdefault(receiver, {})[run.first + index] = [entry]
         self._rows.last_sent[run.port] = run.last
 
@@ -471,9 +472,9 @@ class MemoryStore:
             finished = self._rows.finished.get(write.receiver.operator, set()).intersection(sets)
             _expect(not finished, f"Input Set {finished} of {write.receiver.operator}", "done", "undone")
             if sets:
-                entries[number] = [_Entry(number, "undone", write.receiver, s, seq) for s in sets]
+                entries[number] = [Entry(number, "undone", write.receiver, s, seq) for s in sets]
             else:
-                entries[number] = [_Entry(number, "done", write.receiver, NONE_SET, seq)]
+                entries[number] = [Entry(number, "done", write.receiver, NONE_SET, seq)]
         self._rows.last_acknowledged[write.receiver] = end
 
     def _rejoin(self, write: Rejoin) -> None:
@@ -485,7 +486,7 @@ class MemoryStore:
         entries = self._rows.entries[write.receiver]
         for index in range(write.count):
             number = write.first + index
-            joined = _Entry(number, "undone", write.receiver, write.input_set, write.seq + index, True)
+            joined = Entry(number, "undone", write.receiver, write.input_set, write.seq + index, True)
             entries[number] = [*entries[number], joined]
 
     def _store_keyed(self, operator: str, keys: Sequence[tuple[str, str, Any]]) -> None:
@@ -569,6 +570,9 @@ class MemoryStore:
             done = max((n for n, (_, status) in writes.items() if status == "done"), default=0)
             self._rows.collected_writes[port] = max(done, self._rows.collected_writes.get(port, 0))
             self._rows.writes[port] = {n: pair for n, pair in writes.items() if pair[1] == "undone"}
+            made = Port(port.operator, writes_port(port.name))
+            left = [pair for pair in self._rows.lineage.get(made, []) if pair[0] > self._rows.collected_writes[port]]
+            self._rows.lineage[made] = left
 
     def _collect_sets(self) -> None:
         """Forget the Input Sets that are done and of which no event is left."""
@@ -678,7 +682,7 @@ def _place(bodies: Bodies) -> Any:
     return f"file:{bodies.file}@{bodies.offset}+{sum(bodies.lengths)}"
 
 
-def _copy(rows: _Rows, operator: str | None = None) -> _Rows:
+def _copy(rows: Rows, operator: str | None = None) -> Rows:
     """Copy deep enough that writes of `operator` to the original leave the copy as it was; None: of anybody."""
     kept = copy(rows)
     for name, value in vars(rows).items():

@@ -8,7 +8,7 @@ from psycopg import sql
 from clew.errors import NewerLog, WrongLog
 from clew.store.base import SCHEMA_VERSION
 from clew.store.identity import has_events
-from clew.store.postgres_schema import FENCE, TABLES, UPGRADE_OF_1, VIEWS
+from clew.store.postgres_schema import FENCE, TABLES, UPGRADES, VIEWS
 from clew.store.postgres_session import Connection, PostgresLog, explain, masked, set_up
 
 
@@ -63,7 +63,7 @@ def _identity(connection: Connection, log: str, schema: str) -> str:
     if version > SCHEMA_VERSION:
         raise NewerLog(version, SCHEMA_VERSION, log)
     if version < SCHEMA_VERSION:
-        connection.execute(f"{UPGRADE_OF_1}{VIEWS}".encode())
+        connection.execute(f"{UPGRADES[version]}{VIEWS}".encode())
         connection.execute("UPDATE meta SET value = %s WHERE key = 'schema_version'", (str(SCHEMA_VERSION),))
     if "run_id" in meta:
         return str(meta["run_id"])

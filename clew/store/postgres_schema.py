@@ -18,8 +18,8 @@ TABLES = (
     )
 )
 
-#: What a log of version 1 lacks.
-UPGRADE_OF_1 = _translated(tables_sql.ADDED_IN_2) + tables_sql.DROP_VIEWS
+#: What a log of a version lacks.
+UPGRADES = {version: _translated(lacks) + tables_sql.DROP_VIEWS for version, lacks in tables_sql.UPGRADES.items()}
 
 #: F1: locks the operator's row first, compares, and counts the commit. A function, so that the server refuses by
 #: itself: what follows in the same round trip is skipped, and nobody waits for the client in between.

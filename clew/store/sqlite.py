@@ -27,7 +27,7 @@ from clew.store.sqlite_schema import VIEWS
 from clew.store.sqlite_writer import CHECKPOINT_PAGES, GroupWriter, SqliteLog, explain
 from clew.store.sqlread import SqlReads
 from clew.store.statements import Statement, statements_of
-from clew.store.tables_sql import ADDED_IN_2, DROP_VIEWS, TABLES
+from clew.store.tables_sql import DROP_VIEWS, TABLES, UPGRADES
 
 #: How long to wait for another process that holds the file, in seconds.
 _PATIENCE = 10.0
@@ -231,8 +231,9 @@ def _identity(connection: sqlite3.Connection, path: str) -> str:
         for statement in f"{TABLES}{VIEWS}".split(";\n"):
             connection.execute(statement)
         connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),))
-    elif connection.execute("SELECT 1 FROM meta WHERE key = 'schema_version' AND value = '1'").fetchone():
-        for statement in f"{ADDED_IN_2}{DROP_VIEWS}{VIEWS}".split(";\n"):
+    row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+    if row is not None and int(row[0]) < SCHEMA_VERSION:
+        for statement in f"{UPGRADES[int(row[0])]}{DROP_VIEWS}{VIEWS}".split(";\n"):
             connection.execute(statement)
         connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (str(SCHEMA_VERSION),))
     row = connection.execute("SELECT value FROM meta WHERE key = 'run_id'").fetchone()

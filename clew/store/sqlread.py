@@ -1,7 +1,7 @@
 """What a log in SQL answers: the read half of the contract, the same for every SQL backend."""
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -34,6 +34,7 @@ from clew.store.rowcodec import (
     events_covered,
     sets_covered,
 )
+from clew.store.sqllineage import SqlLineage
 from clew.store.statements import Transaction
 
 #: The row that holds a number has the largest `first` not above it: one step down an index.
@@ -69,7 +70,7 @@ _EFFECT = """SELECT action, done, count, size, lengths, checksums, file, start, 
     WHERE operator = ? AND connection = ? AND action = ?"""
 
 
-class SqlReads(ABC):
+class SqlReads(SqlLineage):
     """The read methods of a store whose rows are in SQL."""
 
     @abstractmethod
@@ -162,7 +163,11 @@ class SqlReads(ABC):
     def open_sets(self, operator: str) -> dict[InputSetId, Label]:
         with self._snapshot() as log:
             done = read_done(log, operator)
-            rows = log.fetch("SELECT input_set, label FROM input_set WHERE operator = ? ORDER BY 1", operator)
+            # Labels of Input Sets that are done may be kept for lineage; nearly all of them come before the open ones.
+            low = done.ends[0] if done.starts[:1] == (1,) else 0
+            rows = log.fetch(
+                "SELECT input_set, label FROM input_set WHERE operator = ? AND input_set >= ? ORDER BY 1", operator, low
+            )
         return {InputSetId(number): label_of(text) for number, text in rows if number not in done}
 
     def events(self, port: Port, first: int, count: int) -> list[EventRun]:

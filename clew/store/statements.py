@@ -85,13 +85,13 @@ _STATE = """INSERT INTO latest_state (operator, state_id, context, state) VALUES
 _LINEAGE = "INSERT INTO lineage (operator, port, first, count, input_set, counts) VALUES (?, ?, ?, ?, ?, ?)"
 _ACTION = "INSERT INTO action (operator, connection, action, complete, description) VALUES (?, ?, ?, 0, ?)"
 _COMPLETE = "UPDATE action SET complete = 1 WHERE operator = ? AND connection = ? AND action = ?"
-_READ_EVENT = """INSERT INTO read_event (operator, connection, action, done, input_set,
+_READ_EVENT = """INSERT INTO read_event (operator, connection, action, done, input_set, description,
         count, size, lengths, checksums, file, start, data)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (operator, connection, action) DO UPDATE
-    SET done = excluded.done, input_set = excluded.input_set, count = excluded.count, size = excluded.size,
-        lengths = excluded.lengths, checksums = excluded.checksums, file = excluded.file,
-        start = excluded.start, data = excluded.data"""
+    SET done = excluded.done, input_set = excluded.input_set, description = excluded.description,
+        count = excluded.count, size = excluded.size, lengths = excluded.lengths, checksums = excluded.checksums,
+        file = excluded.file, start = excluded.start, data = excluded.data"""
 _FINISH_READ = "UPDATE read_event SET done = 1 WHERE operator = ? AND connection = ? AND action = ?"
 _DROP_READ = """UPDATE read_event SET count = NULL, size = NULL, lengths = NULL, checksums = NULL, file = NULL,
         start = NULL, data = NULL
@@ -171,9 +171,9 @@ def _read_statements(write: Write) -> list[Statement]:
             return [Statement(_ACTION, (operator, connection, action, description))]
         case CompleteReadAction(operator, connection, action):
             return [Statement(_COMPLETE, (operator, connection, action))]
-        case LogReadEvent(operator, connection, action, effect, input_set):
+        case LogReadEvent(operator, connection, action, effect, input_set, description):
             done = 0 if input_set is None else 1
-            values = (operator, connection, action, done, input_set, *encode_bodies(effect))
+            values = (operator, connection, action, done, input_set, description, *encode_bodies(effect))
             return [Statement(_READ_EVENT, values)]
         case FinishReadEvent(operator, connection, action):
             return [Statement(_FINISH_READ, (operator, connection, action))]

@@ -103,7 +103,21 @@ CREATE TABLE aside (
 ) WITHOUT ROWID;
 """
 
-TABLES = TABLES_OF_1 + ADDED_IN_2
+#: What version 3 has and version 2 has not: the ways that lineage takes through the log, and what reads asked for.
+ADDED_IN_3 = """
+CREATE INDEX ack_set ON ack (operator, input_set);
+CREATE INDEX ack_run ON ack (operator, input_set) WHERE size > 0;
+CREATE INDEX rejoined_set ON rejoined (operator, input_set);
+CREATE INDEX lineage_set ON lineage (operator, port, input_set);
+CREATE INDEX read_event_set ON read_event (operator, input_set) WHERE input_set IS NOT NULL;
+CREATE INDEX state_event_set ON state_event (operator, input_set);
+ALTER TABLE read_event ADD COLUMN description TEXT;
+"""
+
+TABLES = TABLES_OF_1 + ADDED_IN_2 + ADDED_IN_3
+
+#: What a log of a version lacks.
+UPGRADES = {1: ADDED_IN_2 + ADDED_IN_3, 2: ADDED_IN_3}
 
 #: The views are made again, because they look at the new tables too.
 DROP_VIEWS = "".join(

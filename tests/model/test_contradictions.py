@@ -202,7 +202,7 @@ def _answer_again(made: Finished, input_set: int) -> int:
     ((last,),) = made.ask("SELECT max(action) FROM read_event WHERE operator = 'rates'")
     made.change(
         "INSERT INTO read_event SELECT operator, connection, action + 1, done, :input_set, count, size, lengths, "
-        "checksums, file, start, data FROM read_event WHERE operator = 'rates' AND action = :last",
+        "checksums, file, start, data, description FROM read_event WHERE operator = 'rates' AND action = :last",
         input_set=input_set, last=last,
     )  # fmt: skip
     return int(last) + 1

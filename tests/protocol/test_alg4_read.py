@@ -25,7 +25,7 @@ def test_each_read_action_takes_a_new_id_on_its_connection() -> None:
 def test_a_read_action_joins_the_input_set_it_served() -> None:
     """Algorithm 4, Step 1: "assign to r the InSet_ID of the Input Set for F"."""
     (event,) = log_reads(started(EACH).numbering(), [read(5)])
-    assert event == LogReadEvent("OP", "Cx", 1, bodies("effect"), InputSetId(5))
+    assert event == LogReadEvent("OP", "Cx", 1, bodies("effect"), InputSetId(5), "SELECT")
 
 
 def test_the_effect_is_stored_replayable_or_not() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from clew.ids import InputSetId, Port
+from clew.ids import InputSetId, Port, writes_port
 from clew.protocol.rows import AsideRow, Assignment, Bodies, Every, Own
 from clew.protocol.step import (
     AddReadAction,
@@ -37,6 +37,7 @@ from tests.store.logs import (
     READER_OUT,
     SENDERS,
     SINK_IN,
+    SINK_TABLE,
     ack,
     events,
     finish,
@@ -152,6 +153,8 @@ class World:
     #: What was taken into listed Input Sets: (operator, first, count, Input Sets).
     listed: list[tuple[str, int, int, set[int]]] = field(default_factory=list)
     decisions: int = 0
+    #: The last Input Set that lineage was logged for, by port.
+    made: dict[Port, int] = field(default_factory=dict)
     asides: list[tuple[str, int]] = field(default_factory=list)
 
     def after(self, operator: str, parts: list[Draw]) -> tuple["World", list[Write]]:
@@ -180,7 +183,11 @@ class World:
         if port == READER_OUT:
             return []
         each = draw.b + 1
-        return [lineage(port, first, draw.a + 1, (0, draw.b), (each, count // each), (count % each, 1))]
+        counts = ((0, draw.b), (each, count // each), (count % each, 1))
+        # An Input Set is made into an Output Set once.
+        made = self.made.get(port, 0) + draw.a + 1
+        self.made[port] = made + sum(repeat for _, repeat in counts)
+        return [lineage(port, first, made, *counts)]
 
     def _end(self, operator: str, draw: Draw) -> list[Write]:
         return self._send(operator, draw, end=True)
@@ -294,7 +301,7 @@ class World:
 
     def _side_read(self, operator: str, draw: Draw) -> list[Write]:
         effect = inline(draw.a, 1) if draw.b % 2 else in_file(draw.a, 1, f"side{draw.a}")
-        return [LogReadEvent(operator, "prices", draw.a + 1, effect, InputSetId(draw.b + 1))]
+        return [LogReadEvent(operator, "prices", draw.a + 1, effect, InputSetId(draw.b + 1), f"price {draw.a}")]
 
     def _finish_effect(self, operator: str, draw: Draw) -> list[Write]:
         return [FinishReadEvent(operator, "files", self.action + draw.off)]
@@ -315,7 +322,8 @@ class World:
         last = self.taken.get(SINK_IN, 0)
         named = ((MAPPER_OUT, max(last - draw.a, 1), 1),) if last and draw.b % 2 else ()
         bodies = (in_file(first, 1, f"w{first // 2}"),) if draw.b > 2 else ()
-        return [writes(first, named, bodies=bodies)]
+        made = lineage(Port("sink", writes_port(SINK_TABLE.name)), first, first + draw.b, (1, 1))
+        return [writes(first, named, bodies=bodies), made]
 
     def _written(self, operator: str, draw: Draw) -> list[Write]:
         if draw.off or not self.undone_writes:

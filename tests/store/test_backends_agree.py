@@ -11,9 +11,10 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 
 from clew.errors import ClewError
-from clew.protocol.rows import AsideRow
+from clew.ids import InputSetId, Port
+from clew.protocol.rows import AsideRow, Member
 from clew.protocol.step import Write
-from clew.store.base import Store
+from clew.store.base import KeptStore, Store
 from clew.store.memory import MemoryStore
 from clew.store.postgres import PostgresStore, drop_log
 from clew.store.sqlite import SqliteStore
@@ -28,13 +29,13 @@ Steps = list[tuple[str, Any, list[Draw]]]
 class Backend:
     """A log and the stores open on it; with two of them, each sees that the other wrote."""
 
-    open: Callable[[], Store]
+    open: Callable[[], KeptStore]
     views: Callable[[], dict[Any, Any]] | None = None
-    stores: list[Store] = field(default_factory=list)
+    stores: list[KeptStore] = field(default_factory=list)
     incarnations: dict[str, int] = field(default_factory=dict)
 
     @property
-    def store(self) -> Store:
+    def store(self) -> KeptStore:
         if not self.stores:
             self.stores.append(self.open())
         return self.stores[-1]
@@ -80,7 +81,7 @@ def _plain(rows: list[AsideRow]) -> list[Any]:
     return [json.loads(json.dumps(asdict(row))) for row in rows]
 
 
-def answers(store: Store, world: World) -> dict[Any, Any]:
+def answers(store: KeptStore, world: World) -> dict[Any, Any]:
     """Everything a store can be asked, in a form that does not depend on how runs are cut."""
     return {
         **tables(store),
@@ -104,9 +105,31 @@ def answers(store: Store, world: World) -> dict[Any, Any]:
             for kept in [_kept(store, port)]
             if kept
         },
+        **lineage_answers(store),
         "files": store.referenced_files(),
         "schema": store.schema(OUT["reader"]),
     }
+
+
+def lineage_answers(store: KeptStore) -> dict[Any, Any]:
+    """Everything that lineage can ask, one number at a time and several at once."""
+    ports = sorted({Port(operator, port) for _, operator, port, _ in store.table("EVENT_LINEAGE")})
+    asked = [(InputSetId(number), 1) for number in range(1, 40)] + [(InputSetId(3), 9)]
+    return {
+        "extent": {port: store.extent(port) for port in (*OUT.values(), Port("sink", "writes:table"))},
+        "origins": {port: [store.origins(port, *some) for some in asked] for port in ports},
+        "inputs of": {name: [_each(store.inputs_of(name, *some)) for some in asked] for name in OPERATORS},
+        "joined": {receiver: [store.joined(receiver, *some) for some in asked] for receiver in IN.values()},
+        "outputs of": {name: [store.outputs_of(name, *some) for some in asked] for name in OPERATORS},
+        "reads of": {name: store.reads_of(name, InputSetId(1), 9) for name in OPERATORS},
+        "label": {name: [store.label(name, number) for number, _ in asked] for name in OPERATORS},
+        "seen": {name: [store.seen(name, number) for number, _ in asked] for name in OPERATORS},
+        "action": [store.read_action("reader", number) for number, _ in asked],
+    }
+
+
+def _each(members: list[Member]) -> list[tuple[int, Port, int, int]]:
+    return sorted((m.seq + i, m.port, m.first + i, m.input_set) for m in members for i in range(m.count))
 
 
 def _kept(store: Store, port: tuple[str, str]) -> set[int]:

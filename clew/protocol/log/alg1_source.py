@@ -5,9 +5,9 @@ from copy import deepcopy
 from itertools import count, islice
 from typing import Any
 
-from clew.ids import Port
+from clew.ids import InputSetId, Port
 from clew.protocol.log.context import Context
-from clew.protocol.rows import END, Bodies, EventRun
+from clew.protocol.rows import END, Bodies, EventRun, Lineage
 from clew.protocol.step import (
     AddReadAction,
     CompleteReadAction,
@@ -15,6 +15,7 @@ from clew.protocol.step import (
     FinishReadEvent,
     FixSchema,
     LogEvents,
+    LogLineage,
     LogReadEvent,
     SetOperator,
     Step,
@@ -62,12 +63,14 @@ def emit(
     stored: int,
     schema: FixSchema | None = None,
     ends: bool = True,
+    lineage: bool = False,
 ) -> tuple[Context, Step]:
     """Steps 2.c and 3: log output events with the offset of their end, in one transaction.
 
     `events` are numbered here. With the last one the action is settled: its event is done if its effect was stored
     (2.c), in as many runs of bodies as `stored` says, else the action is complete (3). With it goes the end of the
-    stream (design, Section 3), unless other actions follow this one: then `ends` is False.
+    stream (design, Section 3), unless other actions follow this one: then `ends` is False. Where `lineage` is captured,
+    the action stands in the place of the Input Set that the events were made of.
     """
     after = context.draft()
     after.turn += 1
@@ -81,6 +84,9 @@ def emit(
     writes: list[Write] = [schema] if schema else []
     if headers:
         writes.append(LogEvents(run))
+    if lineage and events.headers:
+        counts = ((len(events.headers), 1),)
+        writes.append(LogLineage(Lineage(port, run.first, InputSetId(action), counts)))
     if last:
         parts = islice(parts_of(connection), stored)
         writes += [FinishReadEvent(after.operator, part, action) for part in parts]

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from clew.ids import InputSetId, Port
+from clew.ids import Capture, InputSetId, Port, writes_port
 from clew.protocol.log.alg2_update import Update
 from clew.protocol.log.alg4_read import SideRead, log_reads
 from clew.protocol.log.context import Context
@@ -59,13 +59,18 @@ class Aside:
 
 
 def generate(
-    update: Update, productions: Sequence[Productions], sink: str | None = None, aside: Sequence[Aside] = ()
+    update: Update,
+    productions: Sequence[Productions],
+    sink: str | None = None,
+    aside: Sequence[Aside] = (),
+    capture: Capture | None = None,
 ) -> tuple[Context, Step]:
     """Log everything the turn did, atomically (Step 4), and name what to send after it (Step 5).
 
     `productions` hold the Output Sets of `update.closed`, in that order. `sink` names the connection of an
     operator without a function of its own: each closed Input Set is then one write action of its events.
-    What is in `aside` has no Output Set, or one without some records, and is set aside.
+    What is in `aside` has no Output Set, or one without some records, and is set aside. Lineage is recorded for the
+    ports in `capture`, by default for all.
 
     The operator sends its own end when all its inputs have ended and nothing is set aside any more: what is tried again
     comes before the end.
@@ -73,13 +78,16 @@ def generate(
     if sink is None:
         _check(update, productions)
     context = update.context.numbering()
+    capture = _all_ports(context, sink) if capture is None else capture
     set_aside = _set_aside(context, update, aside)
     ends = context.flushed and not context.finished and not context.held
     context.finished |= ends
-    writes: list[Write] = list(acknowledgements(context.operator, update.taken))
+    writes: list[Write] = list(acknowledgements(context.operator, update.taken, update.known))
     # The labels of Input Sets that were open before are in the log already.
     new = [s for _, _, s in context.opened.changes() if s is not None and s.number > update.known]
+    new += [s for s in update.closed if s.number > update.known] if capture.labels else []
     opened = tuple((s.number, s.label) for s in sorted(new, key=lambda s: s.number))
+    lineage = _Capture(capture, _left_out(update, capture))
     writes += [LogDecision(context.operator, *decided) for decided in update.decided]
     writes += [ResolveAside(context.operator, *resolved) for resolved in update.resolved]
     if set_aside:
@@ -88,15 +96,15 @@ def generate(
     if opened:
         writes.append(OpenSets(context.operator, opened))
     writes += [schema for made in productions for schema in made.schemas]
-    runs = [_log_output(context, port, productions, ends, writes) for port in context.outputs]
+    runs = [_log_output(context, port, productions, ends, lineage, writes) for port in context.outputs]
     writes += _state_events(context, update)
     for made in productions:
         writes += log_reads(context, made.reads)
         for connection, output in made.writes.items():
             if output.bodies:
-                writes.append(_log_writes(context, connection, output))
+                writes += _log_writes(context, connection, made.sets, output, lineage)
     if sink is not None and update.closed:
-        writes.append(_sink_writes(context, sink, update))
+        writes += _sink_writes(context, sink, update, lineage)
     writes += finished(context.operator, [s.number for s in update.closed] + list(update.dropped))
     if ends:
         writes.append(SetOperator(context.operator, "finished"))
@@ -141,8 +149,38 @@ def _check(update: Update, productions: Sequence[Productions]) -> None:
                 )
 
 
+def _all_ports(context: Context, sink: str | None) -> Capture:
+    writes = () if sink is None else (writes_port(sink),)
+    return Capture(tuple(context.senders), (*context.outputs, *writes))
+
+
+class _Capture(NamedTuple):
+    """What a turn records of lineage: for these ports, and nothing of the Input Sets that are left out."""
+
+    ports: Capture
+    left_out: frozenset[InputSetId]
+
+    def of(self, port: Port, first: int, sets: Sequence[InputSetId], counts: Sequence[int]) -> Iterator[Write]:
+        """Step 4 (5b): yield the lineage of events from `first` on, `counts[i]` of them from `sets[i]`."""
+        if port.name in self.ports.outputs:
+            yield from (LogLineage(lineage) for lineage in lineages(port, first, sets, counts, self.left_out))
+
+
+def _left_out(update: Update, capture: Capture) -> frozenset[InputSetId]:
+    """Return the Input Sets without an event of a port in IN: nothing is recorded of what they produce."""
+    if not capture.outputs or set(capture.inputs).issuperset(update.context.senders):
+        return frozenset()
+    inputs = set(capture.inputs)
+    return frozenset(s.number for s in update.closed if not any(span.port in inputs for span in s.spans))
+
+
 def _log_output(
-    context: Context, port: str, productions: Sequence[Productions], ends: bool, writes: list[Write]
+    context: Context,
+    port: str,
+    productions: Sequence[Productions],
+    ends: bool,
+    lineage: _Capture,
+    writes: list[Write],
 ) -> EventRun | None:
     """Step 4 (1), (2), (5b): number the output events of one port and log them with their lineage."""
     outputs = [(made.sets, made.outputs[port]) for made in productions if port in made.outputs]
@@ -159,7 +197,7 @@ def _log_output(
     writes.append(LogEvents(run))
     sets = [number for numbers, _ in outputs for number in numbers]
     counts = [count for _, output in outputs for count in output.counts]
-    writes += [LogLineage(lineage) for lineage in lineages(sender, first, sets, counts)]
+    writes += lineage.of(sender, first, sets, counts)
     return run
 
 
@@ -171,19 +209,24 @@ def _state_events(context: Context, update: Update) -> Iterator[Write]:
             yield LogStateEvent(context.operator, context.state_id, closed.number, closed.state)
 
 
-def _log_writes(context: Context, connection: str, output: Output) -> LogWrites:
+def _log_writes(
+    context: Context, connection: str, sets: Sequence[InputSetId], output: Output, lineage: _Capture
+) -> Iterator[Write]:
     first = context.writes.get(connection, 0) + 1
     bodies = [run.cut(i, i + 1) for run in output.bodies for i in range(len(run))]
     rows = tuple(WriteRow(first + index, (), (body,)) for index, body in enumerate(bodies))
     context.writes[connection] = first + len(rows) - 1
-    return LogWrites(Port(context.operator, connection), rows)
+    yield LogWrites(Port(context.operator, connection), rows)
+    yield from lineage.of(Port(context.operator, writes_port(connection)), first, sets, output.counts)
 
 
-def _sink_writes(context: Context, connection: str, update: Update) -> LogWrites:
+def _sink_writes(context: Context, connection: str, update: Update, lineage: _Capture) -> Iterator[Write]:
     first = context.writes.get(connection, 0) + 1
     rows = tuple(
         WriteRow(first + index, tuple((context.senders[s.port], s.first, s.count) for s in closed.spans))
         for index, closed in enumerate(update.closed)
     )
     context.writes[connection] = first + len(rows) - 1
-    return LogWrites(Port(context.operator, connection), rows)
+    yield LogWrites(Port(context.operator, connection), rows)
+    sets = [closed.number for closed in update.closed]
+    yield from lineage.of(Port(context.operator, writes_port(connection)), first, sets, [1] * len(sets))

@@ -31,4 +31,4 @@ def log_reads(context: Context, reads: Iterable[SideRead]) -> Iterator[LogReadEv
     """
     for read in reads:
         action = context.actions[read.connection] = context.actions.get(read.connection, 0) + 1
-        yield LogReadEvent(context.operator, read.connection, action, read.effect, read.input_set)
+        yield LogReadEvent(context.operator, read.connection, action, read.effect, read.input_set, read.description)

@@ -1,6 +1,6 @@
 """From events one by one to runs: the log's cost falls with the size of the turn (design, Section 4)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -29,12 +29,19 @@ class _Group(NamedTuple):
     sets: tuple[InputSetId, ...]
 
 
-def acknowledgements(operator: str, taken: Sequence[Taken]) -> Iterator[Acknowledge]:
-    """Yield the assignments as runs, in the order in which the events were taken."""
+def acknowledgements(operator: str, taken: Sequence[Taken], known: int = 0) -> Iterator[Acknowledge]:
+    """Yield the assignments as runs, in the order in which the events were taken.
+
+    `known` is the last Input Set id before the turn.
+
+    R1: an Input Set is in one run at most without being the first of it. So those that hold a given one are found by
+    their first ones alone, however long runs are.
+    """
     groups = _groups(taken)
+    begun = _begun(groups, known)
     at = 0
     while at < len(groups):
-        end = _stretch(groups, at)
+        end = _stretch(groups, begun, at)
         first = groups[at]
         count = sum(group.length for group in groups[at:end])
         yield Acknowledge(Port(operator, first.port), first.first, count, first.seq, _assignment(groups[at:end]))
@@ -52,12 +59,21 @@ def _groups(taken: Sequence[Taken]) -> list[_Group]:
     return groups
 
 
-def _stretch(groups: Sequence[_Group], at: int) -> int:
+def _begun(groups: Sequence[_Group], known: int) -> list[bool]:
+    """Say of each group whether all its Input Sets begin with it."""
+    begun = []
+    for group in groups:
+        begun.append(min(group.sets, default=0) > known)
+        known = max((known, *group.sets))
+    return begun
+
+
+def _stretch(groups: Sequence[_Group], begun: Sequence[bool], at: int) -> int:
     """Return the end of the longest stretch from `at` on that is one `Own` or one `Every`."""
     end = at + 1
     if len(groups[at].sets) != 1:
         return end
-    while end < len(groups) and _continues(groups, at, end):
+    while end < len(groups) and begun[end] and _continues(groups, at, end):
         end += 1
     return end
 
@@ -91,10 +107,16 @@ def _assignment(groups: Sequence[_Group]) -> Assignment:
     return Every(first, size, size - groups[0].length)
 
 
+#: R2: no run of events that join a further Input Set is longer, so that those that hold an event are near it.
+REJOINED_AT_MOST = 1_024
+
+
 def rejoins(operator: str, rejoined: Iterable[tuple[Span, InputSetId]]) -> Iterator[Rejoin]:
     """Yield the further Input Sets of events that were taken before."""
     for span, input_set in rejoined:
-        yield Rejoin(Port(operator, span.port), span.first, span.count, span.seq, input_set)
+        for at in range(0, span.count, REJOINED_AT_MOST):
+            count = min(REJOINED_AT_MOST, span.count - at)
+            yield Rejoin(Port(operator, span.port), span.first + at, count, span.seq + at, input_set)
 
 
 def finished(operator: str, numbers: Iterable[InputSetId]) -> Iterator[FinishSets]:
@@ -110,22 +132,27 @@ def consecutive(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield members[0], len(members)
 
 
-def lineages(port: Port, first: int, sets: Sequence[InputSetId], counts: Sequence[int]) -> Iterator[Lineage]:
-    """Yield the lineage of events from `first` on: `counts[i]` of them came from `sets[i]`."""
+def lineages(
+    port: Port, first: int, sets: Sequence[InputSetId], counts: Sequence[int], left_out: Container[InputSetId] = ()
+) -> Iterator[Lineage]:
+    """Yield the lineage of events from `first` on: `counts[i]` of them came from `sets[i]`.
+
+    Nothing is recorded of those in `left_out`.
+    """
     at, event = 0, first
-    for start, length in _ascending(sets):
+    for start, length in _ascending(sets, left_out):
         part = counts[at : at + length]
         coded = tuple((count, len(list(group))) for count, group in groupby(part))
-        if any(part):
+        if any(part) and start not in left_out:
             yield Lineage(port, event, InputSetId(start), coded)
         event += sum(part)
         at += length
 
 
-def _ascending(sets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield (first, count) for each stretch of `sets` that ascends by one, in the order given."""
+def _ascending(sets: Sequence[InputSetId], apart: Container[InputSetId]) -> Iterator[tuple[InputSetId, int]]:
+    """Yield (first, count) for each stretch of `sets` that ascends by one, in the order given; some are kept apart."""
     start = 0
     for at in range(1, len(sets) + 1):
-        if at == len(sets) or sets[at] != sets[at - 1] + 1:
+        if at == len(sets) or sets[at] != sets[at - 1] + 1 or sets[at] in apart or sets[at - 1] in apart:
             yield sets[start], at - start
             start = at

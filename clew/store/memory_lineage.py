@@ -1,0 +1,89 @@
+"""What the log in memory answers to lineage: by looking through all its rows, which are those of the paper."""
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+from clew.ids import Capture, InputSetId, Port, writes_port
+from clew.protocol.rows import Label, Member, ReadActionRow, ReadEventRow
+
+if TYPE_CHECKING:
+    from clew.store.base import Topology
+    from clew.store.memory import Rows
+
+
+class MemoryLineage:
+    """Answers lineage from rows in memory."""
+
+    _lock: threading.RLock
+    _rows: "Rows"
+    _topology: "Topology | None"
+
+    def captures(self) -> dict[str, Capture]:
+        return dict(self._topology.captures) if self._topology is not None else {}
+
+    def extent(self, port: Port) -> tuple[int, int]:
+        with self._lock:
+            for connection, last in self._rows.last_write.items():
+                if port == Port(connection.operator, writes_port(connection.name)):
+                    return self._rows.collected_writes.get(connection, 0), last
+            return self._rows.collected.get(port, 0), self._rows.last_sent.get(port, 0)
+
+    def origins(self, port: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
+        with self._lock:
+            return sorted(pair for pair in self._rows.lineage.get(port, []) if first <= pair[0] < first + count)
+
+    def inputs_of(self, operator: str, first: InputSetId, count: int) -> list[Member]:
+        with self._lock:
+            found = [
+                Member(entry.seq, receiver, entry.number, 1, entry.input_set)
+                for receiver, entries in self._rows.entries.items()
+                if receiver.operator == operator
+                for row in entries.values()
+                for entry in row
+                if entry.input_set is not None and first <= entry.input_set < first + count
+            ]
+            return sorted(found, key=lambda member: (member.seq, member.input_set))
+
+    def joined(self, receiver: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
+        with self._lock:
+            return sorted(
+                (entry.number, entry.input_set)
+                for number, row in self._rows.entries.get(receiver, {}).items()
+                if first <= number < first + count
+                for entry in row
+                if entry.input_set
+            )
+
+    def outputs_of(self, operator: str, first: InputSetId, count: int) -> list[tuple[Port, int, InputSetId]]:
+        with self._lock:
+            return sorted(
+                (port, number, input_set)
+                for port, pairs in self._rows.lineage.items()
+                if port.operator == operator
+                for number, input_set in pairs
+                if first <= input_set < first + count
+            )
+
+    def reads_of(self, operator: str, first: InputSetId, count: int) -> list[tuple[InputSetId, ReadEventRow]]:
+        with self._lock:
+            found = [
+                (input_set, event)
+                for (owner, _, _), (event, input_set) in self._rows.read_events.items()
+                if owner == operator and input_set is not None and first <= input_set < first + count
+            ]
+            return sorted(found, key=lambda pair: (pair[1].connection, pair[1].action))
+
+    def read_action(self, operator: str, action: int) -> ReadActionRow | None:
+        with self._lock:
+            rows = self._rows.read_actions.get(operator, {}).values()
+            return next((row for row in rows if row.action == action), None)
+
+    def label(self, operator: str, input_set: InputSetId) -> Label | None:
+        with self._lock:
+            return self._rows.labels.get(operator, {}).get(input_set)
+
+    def seen(self, operator: str, input_set: InputSetId) -> Any:
+        with self._lock:
+            rows = self._rows.state_events.get(operator, {}).values()
+            return next((json.loads(text) for number, text in rows if number == input_set), None)

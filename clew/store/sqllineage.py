@@ -1,0 +1,188 @@
+"""What a log in SQL answers to lineage. Every way leads through an index, so that an answer costs what it holds.
+
+Runs that hold an event, or an Input Set, begin at it, or they are the last to begin before it (R1 and R2 in
+`clew.protocol.log.runs`).
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from clew.ids import WRITES, Capture, InputSetId, Port
+from clew.protocol.rows import Label, Lineage, Member, ReadActionRow, ReadEventRow, label_of
+from clew.store.identity import captures
+from clew.store.rowcodec import decode_bodies, events_covered, set_of, sets_covered
+from clew.store.statements import Transaction
+
+_ORIGINS = """SELECT first, input_set, counts FROM lineage
+    WHERE operator = ? AND port = ? AND first <= ? AND first >= coalesce((
+        SELECT max(b.first) FROM lineage b WHERE b.operator = ? AND b.port = ? AND b.first <= ?), 0)
+    ORDER BY first"""
+_OUTPUTS = """SELECT first, input_set, counts FROM lineage
+    WHERE operator = ? AND port = ? AND input_set <= ? AND input_set >= coalesce((
+        SELECT max(b.input_set) FROM lineage b WHERE b.operator = ? AND b.port = ? AND b.input_set <= ?), 0)"""
+_INPUTS = """SELECT port, first, count, seq, input_set, size, skip FROM ack
+        WHERE operator = ? AND input_set >= ? AND input_set <= ?
+    UNION ALL SELECT port, first, count, seq, input_set, 0, 0 FROM rejoined
+        WHERE operator = ? AND input_set >= ? AND input_set <= ?
+    UNION ALL SELECT port, first, count, seq, input_set, size, skip FROM ack
+        WHERE operator = ? AND size > 0 AND input_set = (
+            SELECT max(b.input_set) FROM ack b WHERE b.operator = ? AND b.size > 0 AND b.input_set < ?)"""
+_JOINED = """SELECT first, count, input_set, size, skip FROM ack
+        WHERE operator = ? AND port = ? AND first <= ? AND first >= coalesce((
+            SELECT max(b.first) FROM ack b WHERE b.operator = ? AND b.port = ? AND b.first <= ?), 0)
+    UNION ALL SELECT first, count, input_set, 0, 0 FROM rejoined
+        WHERE operator = ? AND port = ? AND first <= ? AND first > ?"""
+_READS = """SELECT input_set, connection, action, done, description, count, size, lengths, checksums, file, start, data
+    FROM read_event WHERE operator = ? AND input_set >= ? AND input_set <= ? ORDER BY connection, action"""
+
+#: The ports of an operator that have lineage, one step down the index for each.
+_PORTS = """WITH RECURSIVE found (port) AS (
+        SELECT min(port) FROM lineage WHERE operator = ?
+        UNION ALL
+        SELECT (SELECT min(l.port) FROM lineage l WHERE l.operator = ? AND l.port > found.port)
+        FROM found WHERE found.port IS NOT NULL)
+    SELECT port FROM found WHERE port IS NOT NULL"""
+
+#: R2: the longest run of events that joined a further Input Set.
+_REJOINED_AT_MOST = 1_024
+
+
+class SqlLineage(ABC):
+    """Answers lineage from rows in SQL."""
+
+    @abstractmethod
+    def _reading(self) -> AbstractContextManager[Transaction]:
+        """Open the log for queries."""
+
+    @abstractmethod
+    def _snapshot(self) -> AbstractContextManager[Transaction]:
+        """Open the log for queries that all see the same commits."""
+
+    def captures(self) -> dict[str, Capture]:
+        with self._reading() as log:
+            return captures(log)
+
+    def extent(self, port: Port) -> tuple[int, int]:
+        with self._snapshot() as log:
+            mark = _collected(log, port)
+            return mark, max(mark, _last(log, port))
+
+    def origins(self, port: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
+        with self._snapshot() as log:
+            low, high = max(first, _collected(log, port) + 1), first + count - 1
+            rows = log.fetch(_ORIGINS, *port, high, *port, low)
+        return [pair for row in rows for pair in _lineage(port, *row).within(low, high)]
+
+    def inputs_of(self, operator: str, first: InputSetId, count: int) -> list[Member]:
+        low, high = first, first + count - 1
+        asked = (operator, low, high)
+        with self._snapshot() as log:
+            rows = log.fetch(_INPUTS, *asked, *asked, operator, operator, low)
+            marks = _collected_inputs(log, operator)
+        found = [
+            member
+            for port, start, length, seq, *columns in rows
+            for member in _members(Port(operator, port), start, length, seq, (columns[0], columns[1], columns[2]))
+            if low <= member.input_set <= high
+        ]
+        kept = [left for member in found for left in _after(member, marks.get(member.port.name, 0))]
+        return sorted(kept, key=lambda member: (member.seq, member.input_set))
+
+    def joined(self, receiver: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
+        high = first + count - 1
+        with self._snapshot() as log:
+            low = max(first, _collected_inputs(log, receiver.operator).get(receiver.name, 0) + 1)
+            rows = log.fetch(_JOINED, *receiver, high, *receiver, low, *receiver, high, low - _REJOINED_AT_MOST)
+        return sorted(
+            (number, set_of((columns[0], columns[1], columns[2]), number - start))
+            for start, length, *columns in rows
+            if columns[0]
+            for number in range(max(low, start), min(high, start + length - 1) + 1)
+        )
+
+    def outputs_of(self, operator: str, first: InputSetId, count: int) -> list[tuple[Port, int, InputSetId]]:
+        low, high = first, first + count - 1
+        found = []
+        with self._snapshot() as log:
+            for (name,) in log.fetch(_PORTS, operator, operator):
+                port = Port(operator, name)
+                mark = _collected(log, port)
+                for row in log.fetch(_OUTPUTS, *port, high, *port, low):
+                    made = _lineage(port, *row).of_sets(low, high)
+                    found += [(port, number, input_set) for number, input_set in made if number > mark]
+        return sorted(found)
+
+    def reads_of(self, operator: str, first: InputSetId, count: int) -> list[tuple[InputSetId, ReadEventRow]]:
+        with self._reading() as log:
+            rows = log.fetch(_READS, operator, first, first + count - 1)
+        found = []
+        for input_set, connection, action, done, description, *columns in rows:
+            effect = None if columns[2] is None else decode_bodies(columns)
+            event = ReadEventRow(action, connection, "done" if done else "undone", effect, description)
+            found.append((InputSetId(input_set), event))
+        return found
+
+    def read_action(self, operator: str, action: int) -> ReadActionRow | None:
+        with self._reading() as log:
+            rows = log.fetch(
+                "SELECT action, connection, description, complete FROM action WHERE operator = ? AND action = ?",
+                operator, action,
+            )  # fmt: skip
+        return next((ReadActionRow(number, c, text, bool(complete)) for number, c, text, complete in rows), None)
+
+    def label(self, operator: str, input_set: InputSetId) -> Label | None:
+        with self._reading() as log:
+            rows = log.fetch("SELECT label FROM input_set WHERE operator = ? AND input_set = ?", operator, input_set)
+        return next((label_of(text) for (text,) in rows), None)
+
+    def seen(self, operator: str, input_set: InputSetId) -> Any:
+        with self._reading() as log:
+            rows = log.fetch("SELECT state FROM state_event WHERE operator = ? AND input_set = ?", operator, input_set)
+        return next((json.loads(text) for (text,) in rows), None)
+
+
+def _lineage(port: Port, first: int, input_set: int, counts: str) -> Lineage:
+    coded = tuple((outputs, repeat) for outputs, repeat in json.loads(counts))
+    return Lineage(port, first, InputSetId(input_set), coded)
+
+
+def _members(port: Port, first: int, count: int, seq: int, columns: tuple[int, int, int]) -> Iterator[Member]:
+    begin, sets = sets_covered(columns, count)
+    for number in range(begin, begin + sets):
+        start, length = events_covered(columns, count, number)
+        yield Member(seq + start, port, first + start, length, InputSetId(number))
+
+
+def _after(member: Member, mark: int) -> Iterator[Member]:
+    """Yield what is left of a member when the events up to `mark` are gone."""
+    gone = max(mark - member.first + 1, 0)
+    if gone < member.count:
+        yield Member(member.seq + gone, member.port, member.first + gone, member.count - gone, member.input_set)
+
+
+def _collected(log: Transaction, port: Port) -> int:
+    rows = log.fetch("SELECT upto FROM collected WHERE operator = ? AND port = ?", *port)
+    return rows[0][0] if rows else 0
+
+
+def _collected_inputs(log: Transaction, operator: str) -> dict[str, int]:
+    """Return up to which event each input port's sender was collected."""
+    rows = log.fetch(
+        "SELECT l.rec_port, c.upto FROM link l JOIN collected c ON c.operator = l.operator AND c.port = l.port "
+        "WHERE l.rec_operator = ?",
+        operator,
+    )
+    return dict(rows)
+
+
+def _last(log: Transaction, port: Port) -> int:
+    """Return the last event of a port that is in the log; 0 where there is none."""
+    sql = "SELECT first + count - 1 FROM sent WHERE operator = ? AND port = ? ORDER BY first DESC LIMIT 1"
+    if port.name.startswith(WRITES):
+        port = Port(port.operator, port.name.removeprefix(WRITES))
+        sql = "SELECT max(number) FROM write_action WHERE operator = ? AND connection = ?"
+    rows = log.fetch(sql, *port)
+    return (rows[0][0] or 0) if rows else 0
