@@ -407,6 +407,35 @@ class EventExpired(ClewError):
 
 
 @dataclass(eq=False)
+class SetExpired(ClewError):
+    """An Input Set cannot be looked at any more."""
+
+    operator: str
+    input_set: int
+
+    def __str__(self) -> str:
+        return (
+            f"events of Input Set {self.input_set} of {self.operator} are no longer in the log; choose a later event, "
+            "or keep them longer before you run `clew gc`"
+        )
+
+
+@dataclass(eq=False)
+class OtherRead(ClewError):
+    """A function that is run again reads something else than it did, for which the log has no answer."""
+
+    operator: str
+    asked: str
+    known: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operator} now reads {self.asked}, where it read {self.known}: the log has no answer to that; let "
+            "it read as it did, or run the pipeline again"
+        )
+
+
+@dataclass(eq=False)
 class NotCaptured(ClewError):
     """Lineage was asked of a port that it is not captured for."""
 

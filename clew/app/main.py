@@ -13,6 +13,7 @@ from clew.app.quarantine import quarantine
 from clew.app.run import run
 from clew.app.shown_settings import settings
 from clew.app.status import status
+from clew.app.trace import trace
 from clew.app.verify import verify
 from clew.app.version import version
 
@@ -29,6 +30,7 @@ for command in (init, doctor, run, check, graph, status, verify, gc, chaos, sett
     app.command()(command)
 app.command("crash-points")(crash_points)
 app.add_typer(quarantine, name="quarantine")
+app.add_typer(trace, name="trace")
 
 
 @app.callback()

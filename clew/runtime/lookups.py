@@ -61,7 +61,7 @@ def content(root: str | None, row: LookupRow, key: str | None) -> Content:
     if (row.digest, key) not in _LOADED:
         if len(_LOADED) >= _MOST_LOADED:
             _LOADED.clear()
-        _LOADED[row.digest, key] = Content(decode_stream(_data(root, row)), key)
+        _LOADED[row.digest, key] = Content(decode_stream(kept_bytes(root, row)), key)
     return _LOADED[row.digest, key]
 
 
@@ -97,7 +97,8 @@ def _stored(name: str, data: bytes, root: str | None, durable: bool) -> LookupRo
     return LookupRow(name, digest)
 
 
-def _data(root: str | None, row: LookupRow) -> Data:
+def kept_bytes(root: str | None, row: LookupRow) -> Data:
+    """Return the kept content of a lookup as it is stored."""
     if row.data is not None:
         return row.data
     path = _path(str(root), row.digest)

@@ -15,7 +15,16 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from clew.errors import BodyDamaged, ClewError, HookFailed, SinkFailed, SourceFailed, StaleWriter, StoreFailed
+from clew.errors import (
+    BodyDamaged,
+    ClewError,
+    HookFailed,
+    OtherRead,
+    SinkFailed,
+    SourceFailed,
+    StaleWriter,
+    StoreFailed,
+)
 from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.contracts import Observed, Replayable, WriteAction
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
@@ -72,9 +81,12 @@ class SetWork:
     only: tuple[int, ...] | None = None
     #: "aside": it is set aside, and makes nothing. "sift": the records that the function fails on are told as data.
     mode: Literal["", "aside", "sift"] = ""
+    #: The answers that it got when it was run before (connection, what was asked, answer): it gets them again.
+    answers: tuple[tuple[str, str, Bodies], ...] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SetWork, (self.number, self.function, self.key, self.parts, self.state, self.only, self.mode)
+        own = (self.number, self.function, self.key, self.parts, self.state, self.only, self.mode, self.answers)
+        return SetWork, own
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +272,7 @@ class _Generation:
         resources = resources_of(self._spec, function)
         arguments = function.arguments(self._lookups, resources)
         if function.style == "general":
-            context = _TaskContext(self._spec, work.state or {}, made, self._lookups, resources)
+            context = _TaskContext(self._spec, work, made, self._lookups, resources)
             folded = _fold(self._spec.general, events)
             result = function.run(InputSet(work.number, work.key, events, self._inputs, folded), context)
         elif work.mode == "sift" and isinstance(function.run, PerRecord):
@@ -356,12 +368,13 @@ class _TaskContext:
     def __init__(
         self,
         spec: OperatorSpec,
-        state: Mapping[str, Any],
+        work: SetWork,
         made: _Made,
         lookups: Mapping[str, Content],
         resources: Any,
     ) -> None:
-        self.state = state
+        self.state = work.state or {}
+        self._answers = None if work.answers is None else list(work.answers)
         self.lookups = {name: one.table for name, one in lookups.items()}
         self.resources = resources
         self._contents = lookups
@@ -373,9 +386,21 @@ class _TaskContext:
         return {name: one.records for name, one in self._contents.items()}
 
     def read(self, connection: str, action: str) -> pa.Table:
-        table = normalise(self._known(self._spec.reads, connection, "reads").read(action))
+        system = self._known(self._spec.reads, connection, "reads")
+        table = normalise(system.read(action) if self._answers is None else self._answer(connection, action))
         self._made.reads.append((connection, action, encode_stream(table)))
         return table
+
+    def _answer(self, connection: str, action: str) -> pa.Table:
+        """Return what the log has as the answer to the next read."""
+        assert self._answers is not None
+        # Read actions are numbered by connection, so only those of one are known to be in order.
+        left = [one for one in self._answers if one[0] == connection]
+        if not left or left[0][1] != action:
+            known = repr(left[0][1]) if left else "nothing more"
+            raise OtherRead(self._spec.name, f"{action!r} of {connection}", known)
+        self._answers.remove(left[0])
+        return decode_stream(next(load(None, (left[0][2],))))
 
     def write(self, connection: str, table: pa.Table) -> None:
         self._known(self._spec.sinks, connection, "writes")

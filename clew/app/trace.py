@@ -1,0 +1,173 @@
+"""`clew trace`: where an event came from, and where it went."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+from rich.tree import Tree
+
+from clew.app.flags import make_importable
+from clew.app.graph import Mermaid
+from clew.app.settings import in_force
+from clew.app.target import Bodies, File, Json, LogUrl, Target
+from clew.app.terminal import explained, print_json, results
+from clew.ids import WRITES, EventId, Port
+from clew.lineage.steps import Step
+from clew.lineage.trace import Trace
+from clew.pipeline.graph import Graph
+from clew.protocol.log.runs import consecutive
+from clew.retrace import named_event, named_port, trace_back, trace_forward
+from clew.words import counted
+
+trace = typer.Typer(help="Where an event came from, and where it went.", no_args_is_help=True, rich_markup_mode=None)
+
+Event = Annotated[
+    str, typer.Argument(metavar="PORT#ID", help="An event, such as paid.out#17; of a sink, its write action.")
+]
+To = Annotated[str | None, typer.Option("--to", metavar="PORT", help="Only along the paths to this port.")]
+
+#: How many of a step's reads, and of what was set aside, are shown.
+_MOST = 5
+
+
+@trace.command()
+def back(
+    file: File, event: Event, to: To = None, log: LogUrl = None, bodies: Bodies = None,
+    mermaid: Mermaid = False, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Show what an event was made of, back to the sources."""
+    _trace(file, event, to, log, bodies, mermaid, as_json, trace_back)
+
+
+@trace.command("forward")
+def forward_(
+    file: File, event: Event, to: To = None, log: LogUrl = None, bodies: Bodies = None,
+    mermaid: Mermaid = False, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Show what was made of an event, to the ends of the pipeline."""
+    _trace(file, event, to, log, bodies, mermaid, as_json, trace_forward)
+
+
+def _trace(
+    file: str, event: str, to: str | None, log: str | None, bodies: str | None, mermaid: bool, as_json: bool, ask: Any
+) -> None:
+    with explained():
+        settings = in_force({"log": log, "bodies": bodies})
+        make_importable(settings.py_files)
+        graph = Target.parse(file).graph()
+        port = None if to is None else named_port(graph, to)
+        found: Trace = ask(graph, named_event(graph, event), port, log=settings.log, bodies=settings.bodies)
+        if as_json:
+            print_json(_as_json(found))
+        elif mermaid:
+            typer.echo(_as_mermaid(found))
+        else:
+            results().print(_as_tree(graph, found))
+            for cut in found.cut:
+                typer.echo(f"the trace ends at {cut}: no lineage is captured there")
+
+
+def _as_tree(graph: Graph, found: Trace) -> Tree:
+    """Draw the events of one port together, with the Input Sets that lead on from them."""
+    tree = Tree(Text(_named([found.start]), style="bold"))
+    _draw(graph, found, [found.start], tree)
+    return tree
+
+
+def _draw(graph: Graph, found: Trace, events: Sequence[EventId], above: Tree) -> None:
+    steps: dict[str, list[Step]] = {}
+    for step in {id(step): step for event in events for step in found.steps_at(event)}.values():
+        steps.setdefault(step.operator, []).append(step)
+    for operator, own in steps.items():
+        branch = above.add(_told(graph, operator, own, found.direction))
+        for line in (*_reads(own), *_asides(own)):
+            branch.add(Text(line, style="dim"))
+        onward = {event for step in own for event in (step.inputs if found.direction == "back" else step.outputs)}
+        for port in sorted({event.port for event in onward}):
+            met = sorted(event for event in onward if event.port == port)
+            _draw(graph, found, met, branch.add(Text(_named(met), style="bold")))
+
+
+def _told(graph: Graph, operator: str, steps: Sequence[Step], direction: str) -> Text:
+    spec = graph.operators.get(operator)
+    if spec is not None and spec.is_source:
+        return Text(f"read by {operator} from {spec.source.describe() if spec.source else ''}")
+    sets = _ranges(step.input_set for step in steps)
+    verb = "made by" if direction == "back" else "taken by"
+    return Text(f"{verb} {operator} in Input Set{'s' if len(steps) > 1 else ''} {sets}")
+
+
+def _reads(steps: Sequence[Step]) -> Iterable[str]:
+    reads = [read for step in steps for read in step.reads]
+    yield from (f"read {read}: {read.description}" for read in reads[:_MOST])
+    if len(reads) > _MOST:
+        yield f"and {counted(len(reads) - _MOST, 'further read')}"
+
+
+def _asides(steps: Sequence[Step]) -> Iterable[str]:
+    rows = [(step.operator, row) for step in steps for row in step.asides]
+    for operator, row in rows[:_MOST]:
+        error = f"{row.error.get('kind')}: {row.error.get('message')}"
+        yield f"set aside as {operator}#{row.number} ({row.status}): {error}"
+    if len(rows) > _MOST:
+        yield f"and {counted(len(rows) - _MOST, 'further one')} set aside"
+
+
+def _named(events: Sequence[EventId]) -> str:
+    """Name events of one port; write actions by their connection."""
+    port = events[0].port
+    what = f"write {_shown(port)}" if port.name.startswith(WRITES) else f"{port}"
+    text = f"{what}#{_ranges(event.number for event in events)}"
+    return text if len(events) == 1 else f"{text} ({len(events)} events)"
+
+
+def _shown(port: Port) -> str:
+    return str(Port(port.operator, port.name.removeprefix(WRITES)))
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    parts = [
+        f"{first}" if count == 1 else f"{first}..{first + count - 1}" for first, count in consecutive(sorted(numbers))
+    ]
+    return ", ".join(parts[:8]) + (", ..." if len(parts) > 8 else "")
+
+
+def _as_mermaid(found: Trace) -> str:
+    """Write the events and Input Sets of a trace as a flowchart, in the direction in which the data went."""
+    names: dict[Any, str] = {}
+
+    def node(key: Any) -> str:
+        return names.setdefault(key, f"n{len(names)}")
+
+    lines = ["flowchart LR", f'    {node(found.start)}["{_named([found.start])}"]']
+    for step in found.steps:
+        for event in (*step.inputs, *step.outputs):
+            if event not in names:
+                lines.append(f'    {node(event)}["{_named([event])}"]')
+        own = node((step.operator, step.input_set))
+        lines.append(f'    {own}(["{step.operator} {step.input_set}"])')
+        lines += [f"    {node(event)} --> {own}" for event in step.inputs]
+        for read in step.reads:
+            lines.append(f'    {node(read)}[("{read}")] --> {own}')
+        lines += [f"    {own} --> {node(event)}" for event in step.outputs]
+    return "\n".join(lines)
+
+
+def _as_json(found: Trace) -> Mapping[str, Any]:
+    return {
+        "event": str(found.start),
+        "direction": found.direction,
+        "steps": [
+            {
+                "operator": step.operator,
+                "input_set": step.input_set,
+                "inputs": [str(event) for event in step.inputs],
+                "outputs": [str(event) for event in step.outputs],
+                "reads": [{"action": str(read), "description": read.description} for read in step.reads],
+                "quarantined": [f"{step.operator}#{row.number}" for row in step.asides],
+            }
+            for step in found.steps
+        ],
+        "cut": [str(port) for port in found.cut],
+    }

@@ -1,0 +1,127 @@
+"""Input Sets of the past, as the log has them: to be looked at, or to be run once more."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from clew.errors import SetExpired
+from clew.ids import EventId, InputSetId, Port
+from clew.pipeline.graph import Graph, OperatorSpec
+from clew.pipeline.schema import from_bytes
+from clew.protocol.log.alg3_generate import Productions
+from clew.protocol.rows import Bodies, Label, LookupRow, Member
+from clew.runtime.bodies import BodyPlace, load
+from clew.runtime.codec import checksum, decode
+from clew.runtime.engine import Engine, Job
+from clew.runtime.lookups import kept_bytes
+from clew.runtime.task import Failure, GenerateTask, Part, SetWork
+from clew.store.base import KeptStore
+
+#: Records by output port, one table for each event.
+Outputs = Mapping[str, Sequence[pa.Table]]
+
+
+@dataclass(frozen=True)
+class Past:
+    """One Input Set: all that its function saw, and the Output Set that was logged."""
+
+    spec: OperatorSpec
+    work: SetWork
+    events: tuple[EventId, ...]
+    outputs: Mapping[str, tuple[EventId, ...]]
+
+
+def records(store: KeptStore, event: EventId, root: str | None) -> pa.Table:
+    """Return the records of an event."""
+    schema = store.schema(event.port)
+    for run in store.events(event.port, event.number, 1):
+        for body in load(root, run.bodies):
+            assert schema is not None, f"{event.port} has events but no schema"
+            return decode(body, from_bytes(schema))
+    return pa.table({}) if schema is None else from_bytes(schema).empty_table()
+
+
+def past(graph: Graph, store: KeptStore, operator: str, number: InputSetId, root: str | None) -> Past:
+    """Return an Input Set as its function saw it; raises SetExpired where some of it is no longer in the log."""
+    spec = graph.operators[operator]
+    members = store.inputs_of(operator, number, 1)
+    if not members:
+        raise SetExpired(operator, number)
+    function, key = _label(spec, store, number)
+    only, sifted = _told(store, operator, number)
+    work = SetWork(
+        number, function, key,
+        tuple(_part(spec, store, member, root) for member in members),
+        store.seen(operator, number),
+        only,
+        "sift" if sifted else "",
+        tuple((event.connection, event.description or "", _inline(event.effect, root))
+              for _, event in store.reads_of(operator, number, 1)),
+    )  # fmt: skip
+    events = tuple(EventId(spec.inputs[m.port.name], m.first + i) for m in members for i in range(m.count))
+    outputs: dict[str, list[EventId]] = {}
+    for port, event, _ in store.outputs_of(operator, number, 1):
+        outputs.setdefault(port.name, []).append(EventId(port, event))
+    return Past(spec, work, events, {port: tuple(made) for port, made in outputs.items()})
+
+
+def _label(spec: OperatorSpec, store: KeptStore, number: InputSetId) -> Label:
+    """Return which function the Input Set is for, and its key: not kept where there is one function, without keys."""
+    return store.label(spec.name, number) or (spec.functions[0].name, None)
+
+
+def _told(store: KeptStore, operator: str, number: InputSetId) -> tuple[tuple[int, ...] | None, bool]:
+    """Return which records it was tried again with, and whether some of its own were set aside."""
+    rows = store.asides(operator)
+    only = next((row.records for row in rows if row.retried_as == number), None)
+    return only, any(row.input_set == number and row.records is not None for row in rows)
+
+
+def _part(spec: OperatorSpec, store: KeptStore, member: Member, root: str | None) -> Part:
+    sender = spec.inputs[member.port.name]
+    runs = store.events(sender, member.first, member.count)
+    if sum(len(run.headers) for run in runs) < member.count:
+        raise SetExpired(spec.name, member.input_set)
+    bodies = tuple(_inline(one, root) for run in runs for one in run.bodies)
+    return Part(member.port.name, member.first, bodies)
+
+
+def _inline(bodies: Bodies | None, root: str | None) -> Bodies:
+    """Return bodies as they are, with their data: what is run again writes no files, and reads none."""
+    assert bodies is not None, "a read action that served an Input Set keeps its effect"
+    if bodies.data is not None:
+        return bodies
+    parts = [bytes(body) for body in load(root, (bodies,))]
+    return Bodies(bodies.lengths, tuple(map(checksum, parts)), b"".join(parts))
+
+
+def run_again(store: KeptStore, engine: Engine, sets: Sequence[Past], root: str | None) -> Iterator[Outputs | Failure]:
+    """Run Input Sets of one operator once more, each alone, with the answers that it got; nothing is logged."""
+    spec = sets[0].spec
+    inputs = {port: schema for port, sender in spec.inputs.items() if (schema := store.schema(sender)) is not None}
+    outputs = {port: schema for port in spec.outputs if (schema := store.schema(Port(spec.name, port))) is not None}
+    kept = tuple(_with_data(row, root) for row in store.lookups(spec.name))
+    # In a place without a directory everything stays in memory.
+    place = BodyPlace(None, spec.name, 0, 0, durable=False)
+    job = Job(spec.name, 0, 0, "run again", spec.settings.turn_timeout, spec.settings.deterministic)
+    for one in sets:
+        # Schemas are not fixed for it: a function that was changed may give other columns.
+        task = GenerateTask(place, inputs, {}, (one.work,), kept)
+        frames = spec.function(one.work.function).style == "dataframe"
+        (result,) = engine.frames(job, task).results if frames else engine.map(job, [task]).results[0]
+        yield result if isinstance(result, Failure) else _tables(result, outputs)
+
+
+def _with_data(row: LookupRow, root: str | None) -> LookupRow:
+    return row if row.data is not None else replace(row, data=bytes(kept_bytes(root, row)))
+
+
+def _tables(made: Productions, known: Mapping[str, bytes]) -> Outputs:
+    learned = {schema.port.name: schema.schema for schema in made.schemas}
+    found: dict[str, list[pa.Table]] = {}
+    for port, output in made.outputs.items():
+        schema = learned.get(port, known.get(port))
+        if output.headers and schema is not None:
+            found[port] = [decode(body, from_bytes(schema)) for body in load(None, output.bodies)]
+    return found

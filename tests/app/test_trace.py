@@ -1,0 +1,96 @@
+"""`clew trace`: from the command line, as a tree, as JSON and as a flowchart; without a JVM."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.app.pipelines import call, write
+
+PAIRS = """
+import os
+import pyarrow as pa
+from clew import Count, Pipeline, files, generator
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+pipeline = Pipeline("pairs")
+numbers = pipeline.source("numbers", generator(lambda i: pa.table({"n": [i]}), 6))
+
+
+@pipeline.map(numbers, on_error="quarantine", attempts=1)
+def inverse(record):
+    return {"x": 1 / (record["n"] - 3)}
+
+
+@pipeline.operator(inverse, window=Count(2))
+def pairs(table: pa.Table) -> pa.Table:
+    return table
+
+
+pipeline.sink(pairs, files(os.path.join(HERE, "out")))
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, "pairs.py", PAIRS)
+    assert call("run", path, "--engine", "inline").exit_code == 5
+    return path
+
+
+def test_a_tree_leads_back_to_the_source(file: str) -> None:
+    answer = call("trace", "back", file, "pairs.out#2")
+    assert answer.exit_code == 0, answer.output
+    lines = [line.lstrip("│├└─ ") for line in answer.stdout.splitlines()]
+    assert lines[0] == "pairs.out#2"
+    assert lines[1] == "made by pairs in Input Set 2"
+    assert lines[2] == "inverse.out#3..4 (2 events)"
+    assert lines[3] == "made by inverse in Input Sets 3, 5"
+    assert lines[4] == "numbers.out#3, 5 (2 events)"
+    assert lines[5].startswith("read by numbers from generator")
+
+
+def test_a_write_action_is_traced_by_the_name_of_its_sink(file: str) -> None:
+    steps = json.loads(call("trace", "back", file, "pairs_sink#1", "--to", "pairs", "--json").stdout)["steps"]
+    assert [step["operator"] for step in steps] == ["pairs_sink"]
+    assert steps[0]["outputs"] == ["pairs_sink.writes:out#1"]
+    forward = call("trace", "forward", file, "pairs.out#1")
+    assert "write pairs_sink.out#1" in forward.stdout
+
+
+def test_what_was_set_aside_leads_to_its_error(file: str) -> None:
+    answer = call("trace", "forward", file, "numbers.out#4")
+    assert "set aside as inverse#1 (held): ZeroDivisionError: division by zero" in answer.stdout
+    (step,) = json.loads(call("trace", "forward", file, "numbers.out#4", "--json").stdout)["steps"]
+    assert (step["outputs"], step["quarantined"]) == ([], ["inverse#1"])
+
+
+def test_a_flowchart_names_events_and_input_sets(file: str) -> None:
+    lines = call("trace", "back", file, "pairs.out#1", "--to", "inverse", "--mermaid").stdout.splitlines()
+    assert lines[0] == "flowchart LR"
+    assert '    n0["pairs.out#1"]' in lines
+    assert any('"inverse.out#1"' in line for line in lines)
+    assert any('(["pairs 1"])' in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ("pairs.out", "'pairs.out' is no event; name one as OPERATOR.PORT#NUMBER, for example paid.out#17"),
+        ("pairs.out#99", "pairs.out#99 was never sent: pairs.out has sent events 1 to"),
+        ("nobody.out#1", "there is no port nobody.out in this log; there are: inverse.out, numbers.out, pairs.out"),
+    ],
+)
+def test_what_cannot_be_traced_is_said(file: str, event: str, said: str) -> None:
+    answer = call("trace", "back", file, event)
+    assert answer.exit_code == 1
+    assert said in answer.stderr
+
+
+def test_a_pipeline_that_was_never_run_has_nothing_to_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, "pairs.py", PAIRS)
+    answer = call("trace", "back", path, "pairs.out#1")
+    assert "pipeline pairs has no log at sqlite:///.clew/pairs/log.db; run it there first" in answer.stderr
+    assert not (tmp_path / ".clew").exists()
