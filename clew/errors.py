@@ -421,6 +421,31 @@ class SetExpired(ClewError):
 
 
 @dataclass(eq=False)
+class NotAnOperator(ClewError):
+    """What has no function of the user's cannot be run again."""
+
+    name: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.name} has no function that could be run again; there are: {', '.join(self.known) or 'none'}"
+
+
+@dataclass(eq=False)
+class NotMadeBy(ClewError):
+    """An event that an operator has neither made nor taken."""
+
+    event: str
+    operator: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.event} is neither an event that {self.operator} made nor one that it took; name one of its own, as "
+            "`clew trace` shows them"
+        )
+
+
+@dataclass(eq=False)
 class OtherRead(ClewError):
     """A function that is run again reads something else than it did, for which the log has no answer."""
 

@@ -1,17 +1,32 @@
-"""Wires what is asked of a run afterwards: where an event came from, and where it went."""
+"""Wires what is asked of a run afterwards: where an event came from, where it went, and how it was made."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from clew.errors import SetupFailed
-from clew.ids import EventId, Port, writes_port
-from clew.lineage.trace import Trace, backward, forward
-from clew.pipeline.graph import Graph
-from clew.run import Log, masked
-from clew.runtime.past import records
+from clew.errors import NotAnOperator, NotMadeBy, SetupFailed
+from clew.ids import EventId, InputSetId, Port, writes_port
+from clew.lineage.steps import Connections, steps_back
+from clew.lineage.trace import Trace, backward, check, forward
+from clew.model.compare import rows_of, same_rows, shown_apart
+from clew.pipeline.functions import OnPandas
+from clew.pipeline.graph import Generative, Graph, OperatorSpec
+from clew.pipeline.records import PerRecord
+from clew.run import Log, engine_for, masked
+from clew.runtime.engine import Engine
+from clew.runtime.past import Past, past, records, run_again
+from clew.runtime.task import Failure
+from clew.spark.options import SparkOptions
 from clew.store.base import KeptStore
+
+if TYPE_CHECKING:
+    from clew.spark.program import Program
+
+#: Wraps a user's function, so that something happens when it is called.
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @contextmanager
@@ -68,4 +83,189 @@ def named_event(graph: Graph, text: str) -> EventId:
     return EventId(named_port(graph, name), int(number))
 
 
-__all__ = ["Trace", "named_event", "named_port", "opened", "records_of", "trace_back", "trace_forward"]
+@dataclass(frozen=True)
+class Difference:
+    """An event that a function gives otherwise than it was logged; one that is new, or gone, has no counterpart."""
+
+    port: str
+    event: EventId | None
+    logged: str
+    now: str
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """An Input Set that was run once more."""
+
+    operator: str
+    input_set: InputSetId
+    events: tuple[EventId, ...]
+    outputs: tuple[EventId, ...]
+    differences: tuple[Difference, ...] = ()
+    #: What the function failed of, where it did.
+    failure: Failure | None = None
+
+    @property
+    def same(self) -> bool:
+        return not self.differences and self.failure is None
+
+
+def replay(
+    graph: Graph,
+    operator: str,
+    event: EventId,
+    *,
+    log: str | None = None,
+    bodies: str | None = None,
+    wrap: Wrap | None = None,
+    options: SparkOptions | None = None,
+    program: "Program | None" = None,
+) -> list[Replayed]:
+    """Run the Output Set that an event belongs to once more, alone, on the inputs it had; nothing is logged.
+
+    `event` is one that the operator made, or one that it took: then all Output Sets that it had a part in are run.
+    Functions on DataFrames run on Spark, all others in this process.
+    """
+    spec = _operator(graph, operator)
+    used = replace(graph, operators={**graph.operators, operator: wrapped(spec, wrap)}) if wrap else graph
+    with opened(graph, log, bodies) as (store, place):
+        sets = [past(used, store, operator, number, place.bodies) for number in _sets(store, spec, event)]
+        with _computing(used, sets, options, program) as engine:
+            return list(_compared(store, engine, sets, place.bodies))
+
+
+def diff(
+    graph: Graph,
+    operator: str,
+    *,
+    log: str | None = None,
+    bodies: str | None = None,
+    options: SparkOptions | None = None,
+    program: "Program | None" = None,
+) -> Iterator[Replayed]:
+    """Run all logged Input Sets of an operator with its function as it is now; yields each, compared."""
+    spec = _operator(graph, operator)
+    with opened(graph, log, bodies) as (store, place):
+        engine: Engine | None = None
+        try:
+            for number in _made(store, spec):
+                one = past(graph, store, operator, number, place.bodies)
+                if engine is None:
+                    engine = _engine_for(graph, [one], options, program)
+                yield from _compared(store, engine, [one], place.bodies)
+        finally:
+            if engine is not None:
+                engine.close()
+
+
+def _operator(graph: Graph, name: str) -> OperatorSpec:
+    spec = graph.operators.get(name)
+    if spec is None or not spec.functions:
+        raise NotAnOperator(name, [one.name for one in graph.operators.values() if one.functions])
+    return spec
+
+
+def _sets(store: KeptStore, spec: OperatorSpec, event: EventId) -> list[InputSetId]:
+    """Return the Input Sets of an operator that an event was made of, or that it joined."""
+    known = Connections(store)
+    check(store, known, event, backward=event.port.operator == spec.name)
+    if event.port.operator == spec.name:
+        return [step.input_set for step in steps_back(store, known, event.port, [event.number])]
+    receivers = [Port(spec.name, port) for port, sender in spec.inputs.items() if sender == event.port]
+    if not receivers:
+        raise NotMadeBy(str(event), spec.name)
+    return sorted({number for receiver in receivers for _, number in store.joined(receiver, event.number, 1)})
+
+
+def _made(store: KeptStore, spec: OperatorSpec) -> Iterator[InputSetId]:
+    """Yield the Input Sets that were made into Output Sets, as far as they are in the log.
+
+    Those whose events have all joined another one made none.
+    """
+    state = store.state(spec.name)
+    last = 0 if state is None else int(state.context["input_set"])
+    still_open = store.open_sets(spec.name)
+    aside = {row.input_set for row in store.asides(spec.name) if row.records is None}
+    for number in map(InputSetId, range(1, last + 1)):
+        members = store.inputs_of(spec.name, number, 1)
+        if not members or number in still_open or number in aside:
+            continue
+        if store.outputs_of(spec.name, number, 1) or not _left(store, number, members):
+            yield number
+
+
+def _left(store: KeptStore, number: InputSetId, members: Sequence[Any]) -> bool:
+    """Say whether all events of an Input Set have joined a later one."""
+    return all(
+        any(joined > number for _, joined in store.joined(member.port, member.first, member.count))
+        for member in members
+    )
+
+
+@contextmanager
+def _computing(
+    graph: Graph, sets: Sequence[Past], options: SparkOptions | None, program: "Program | None"
+) -> Iterator[Engine]:
+    engine = _engine_for(graph, sets, options, program)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _engine_for(graph: Graph, sets: Sequence[Past], options: SparkOptions | None, program: "Program | None") -> Engine:
+    frames = any(one.spec.function(one.work.function).style == "dataframe" for one in sets)
+    return engine_for(graph, "spark" if frames else "inline", None, options or SparkOptions(), program, None)
+
+
+def _compared(store: KeptStore, engine: Engine, sets: Sequence[Past], root: str | None) -> Iterator[Replayed]:
+    for one, result in zip(sets, run_again(store, engine, sets, root) if sets else ()):
+        known = {port: events for port, events in one.outputs.items() if port in one.spec.outputs}
+        outputs = tuple(event for events in one.outputs.values() for event in events)
+        made = Replayed(one.spec.name, one.work.number, one.events, outputs)
+        if isinstance(result, Failure):
+            yield replace(made, failure=result)
+            continue
+        found = tuple(
+            difference
+            for port in dict.fromkeys((*known, *result))
+            for difference in _differences(store, port, known.get(port, ()), result.get(port, ()), root)
+        )
+        yield replace(made, differences=found)
+
+
+def _differences(
+    store: KeptStore, port: str, events: Sequence[EventId], now: Sequence[pa.Table], root: str | None
+) -> Iterator[Difference]:
+    for index in range(max(len(events), len(now))):
+        logged = records(store, events[index], root) if index < len(events) else None
+        made = now[index] if index < len(now) else None
+        event = events[index] if index < len(events) else None
+        if logged is None or made is None:
+            yield Difference(port, event, _shown(logged), _shown(made))
+        elif logged.schema.names != made.schema.names:
+            yield Difference(port, event, f"columns {logged.schema.names}", f"columns {made.schema.names}")
+        elif not same_rows(before := rows_of(logged), after := rows_of(made)):
+            yield Difference(port, event, *shown_apart(before, after, logged.schema.names))
+
+
+def _shown(table: pa.Table | None) -> str:
+    return "no event" if table is None else shown_apart(rows_of(table), (), table.schema.names)[0]
+
+
+def wrapped(spec: OperatorSpec, wrap: Wrap) -> OperatorSpec:
+    """Return an operator whose functions of the user's are wrapped."""
+    return replace(spec, functions=tuple(_wrapped(function, wrap) for function in spec.functions))
+
+
+def _wrapped(function: Generative, wrap: Wrap) -> Generative:
+    run: Any = function.run
+    if isinstance(run, OnPandas | PerRecord):
+        return replace(function, run=replace(run, function=wrap(run.function)))
+    return replace(function, run=wrap(run))
+
+
+__all__ = [
+    "Difference", "Replayed", "Trace", "Wrap", "diff", "named_event", "named_port",
+    "opened", "records_of", "replay", "trace_back", "trace_forward",
+]  # fmt: skip

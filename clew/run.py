@@ -191,7 +191,7 @@ def run(
         _take_over(change, graph, store)
         progress = progress or Progress()
         progress.warnings += keep_lookups(graph, store, place.bodies)
-        computes = _engine(graph, engine, spark, options, program, place.bodies, place.beside("workers.log"))
+        computes = engine_for(graph, engine, spark, options, program, place.bodies, place.beside("workers.log"))
         try:
             with _traced(trace, graph, store):
                 return _supervise(graph, store, computes, place.bodies, True, policy, progress, change.retaken)
@@ -528,7 +528,7 @@ def _options(engine: Any, spark: Any, master: str | None, options: SparkOptions 
     return options
 
 
-def _engine(
+def engine_for(
     graph: Graph,
     engine: "Engine | Literal['spark', 'inline']",
     spark: Any,
@@ -537,6 +537,7 @@ def _engine(
     bodies: str | None,
     output: Path | None = None,
 ) -> Engine:
+    """Return what computes: in this process, on Spark, or an engine that was given."""
     if engine == "inline":
         return InlineEngine(graph)
     if engine == "spark":
@@ -567,7 +568,7 @@ def _run_without_log(
         store = EphemeralStore(lambda name: Path(bodies, name).unlink(missing_ok=True))
         store.declare(topology(graph))
         keep_lookups(graph, store, bodies, durable=False)
-        computes = _engine(graph, engine, spark, options, program, bodies)
+        computes = engine_for(graph, engine, spark, options, program, bodies)
         try:
             return _supervise(graph, store, computes, bodies, False, policy, progress)
         finally:
@@ -604,7 +605,7 @@ def masked(url: str) -> str:
 __all__ = [
     "COMMIT_BOUNDS", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Finding", "Health", "KINDS", "Kind",
     "Log", "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Quarantined", "Recovery", "RunStatus",
-    "SparkOptions", "Verdict", "Verifier", "changes", "chaos", "decide_quarantined", "draw", "examine", "gc",
-    "is_finished", "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run", "status",
+    "SparkOptions", "Verdict", "Verifier", "changes", "chaos", "decide_quarantined", "draw", "engine_for", "examine",
+    "gc", "is_finished", "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run", "status",
     "topology", "verify",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from clew.app.gc import gc
 from clew.app.graph import graph
 from clew.app.init import init
 from clew.app.quarantine import quarantine
+from clew.app.replay import diff, replay
 from clew.app.run import run
 from clew.app.shown_settings import settings
 from clew.app.status import status
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for command in (init, doctor, run, check, graph, status, verify, gc, chaos, settings, version):
+for command in (init, doctor, run, check, graph, status, verify, replay, diff, gc, chaos, settings, version):
     app.command()(command)
 app.command("crash-points")(crash_points)
 app.add_typer(quarantine, name="quarantine")

@@ -21,10 +21,20 @@ ASKED = int(os.environ.get("CLEW_SCHEDULES", "0"))
 PARTS = 8
 
 
+#: The most examples of one search: what a search keeps of them grows, and each costs more than the one before.
+MOST_EXAMPLES = 500
+
+
+def searches(examples: int) -> list[int]:
+    """Return how far to look, search by search: as far as the suite does, or as far as was asked."""
+    left = ASKED // (len(SCENES) + PARTS) + 1 if ASKED else examples
+    return [min(MOST_EXAMPLES, left - begun) for begun in range(0, left, MOST_EXAMPLES)]
+
+
 def search(examples: int) -> settings:
-    """Return how far to look: as far as the suite does, always the same, or as far as was asked, always further."""
+    """Return how to look: always at the same schedules, or, where some were asked for, at others every time."""
     return settings(
-        max_examples=ASKED // (len(SCENES) + PARTS) + 1 if ASKED else examples,
+        max_examples=examples,
         derandomize=not ASKED,
         deadline=None,
         database=None,
@@ -58,24 +68,24 @@ BLUEPRINTS = st.builds(
 
 
 @each_scene
-@search(45)
-@given(seed=SEEDS, gaps=GAPS, scopes=SCOPES, failing=FAILING)
-def test_whatever_crashes_the_sinks_hold_what_some_run_without_failures_leaves(
-    scene: Scene, seed: int, gaps: list[int], scopes: list[str], failing: list[tuple[str, int]]
-) -> None:
-    show_drawn(scene, wanted(seed, scopes, failing), gaps)
+def test_whatever_crashes_the_sinks_hold_what_some_run_without_failures_leaves(scene: Scene) -> None:
+    for examples in searches(45):
+        _look_at(st.just(scene), SEEDS, examples, 0)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_pipeline_crashes_some_run_without_failures_explains_it(part: int) -> None:
     # A seed of its own, or every part would draw the same pipelines.
-    @seed(random.randrange(1 << 60) if ASKED else part)
-    @search(110)
-    @given(blueprint=BLUEPRINTS, seed=st.integers(16 * part, 16 * part + 15), gaps=GAPS, scopes=SCOPES, failing=FAILING)
-    def explained(
-        blueprint: Blueprint, seed: int, gaps: list[int], scopes: list[str], failing: list[tuple[str, int]]
-    ) -> None:
-        show_drawn(scene_of(blueprint), wanted(seed, scopes, failing), gaps)
+    for examples in searches(110):
+        _look_at(BLUEPRINTS.map(scene_of), st.integers(16 * part, 16 * part + 15), examples, part)
+
+
+def _look_at(scenes: st.SearchStrategy[Scene], seeds: st.SearchStrategy[int], examples: int, begin: int) -> None:
+    @seed(random.randrange(1 << 60) if ASKED else begin)
+    @search(examples)
+    @given(scene=scenes, seed=seeds, gaps=GAPS, scopes=SCOPES, failing=FAILING)
+    def explained(scene: Scene, seed: int, gaps: list[int], scopes: list[str], failing: list[tuple[str, int]]) -> None:
+        show_drawn(scene, wanted(seed, scopes, failing), gaps)
 
     explained()
 

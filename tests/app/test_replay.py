@@ -1,0 +1,148 @@
+"""`clew replay` and `clew diff`: what was made is made again, without a JVM; what would change is told."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.app.pipelines import call, write
+
+SUMS = """
+import os
+import pyarrow as pa
+import pyarrow.compute as pc
+from clew import Connection, Count, Operator, Pipeline, files, generator
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+pipeline = Pipeline("sums")
+numbers = pipeline.source("numbers", generator(lambda i: pa.table({"n": [i, 10 * i]}), 8))
+
+
+class Rates(Connection):
+    def describe(self):
+        return "rates"
+
+    def read(self, action):
+        # Another answer every time: only the log knows what it was.
+        return pa.table({"rate": [int.from_bytes(os.urandom(3), "big")]})
+
+
+class Rated(Operator):
+    def assign(self, event, state):
+        return [event.number]
+
+    def ready(self, state, opened):
+        return list(opened)
+
+    def generate(self, input_set, context):
+        rate = context.read("rates", %(asks)r)["rate"][0].as_py()
+        return pa.table({"n": [rate + n for n in input_set.table()["n"].to_pylist()]})
+
+
+rated = pipeline.general("rated", Rated(), numbers, reads={"rates": Rates()})
+
+
+@pipeline.operator(numbers, window=Count(3))
+def sums(table: pa.Table) -> pa.Table:
+    total = pc.sum(table["n"]).as_py()
+    return pa.table({"total": [%(total)s]})
+
+
+pipeline.sink(sums, files(os.path.join(HERE, "sums")))
+pipeline.sink(rated, files(os.path.join(HERE, "rated")))
+"""
+FIRST = {"total": "total", "asks": "EUR"}
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, "sums.py", SUMS % FIRST)
+    assert call("run", path, "--engine", "inline").exit_code == 0
+    return path
+
+
+def rewrite(file: str, **changed: str) -> None:
+    Path(file).write_text(SUMS % {**FIRST, **changed})
+
+
+def test_an_output_set_is_made_again_from_what_it_was_made_of(file: str) -> None:
+    answer = call("replay", file, "sums", "--event", "sums.out#2")
+    assert answer.stdout == "sums, Input Set 2 (3 events), logged as sums.out#2: the same again\n"
+    # The event that was taken leads there too.
+    assert call("replay", file, "sums", "--event", "numbers.out#5").stdout == answer.stdout
+
+
+def test_reads_are_answered_from_the_log(file: str) -> None:
+    answer = call("replay", file, "rated", "--event", "rated.out#3", "--json")
+    ((one,)) = json.loads(answer.stdout)
+    assert (one["same"], one["inputs"]) == (True, ["numbers.out#3"])
+    rewrite(file, asks="USD")
+    answer = call("replay", file, "rated", "--event", "rated.out#3")
+    assert answer.exit_code == 1
+    assert "rated now reads 'USD' of rates, where it read 'EUR': the log has no answer to that" in answer.stdout
+
+
+def test_what_a_changed_function_would_give_is_told(file: str) -> None:
+    same = call("diff", file, "sums")
+    assert (same.exit_code, same.stdout) == (0, "0 of 3 Input Sets of sums give something else\n")
+    rewrite(file, total="total if total < 100 else total + 1")
+    changed = call("diff", file, "sums")
+    assert changed.exit_code == 1
+    lines = changed.stdout.splitlines()
+    assert lines[-1] == "2 of 3 Input Sets of sums give something else"
+    assert lines[1:4] == ["  sums.out#2", "    logged total 132", "    now    total 133"]
+    told = json.loads(call("diff", file, "sums", "--json").stdout)
+    assert (told["input_sets"], [one["input_set"] for one in told["changed"]]) == (3, [2, 3])
+
+
+def test_a_function_that_fails_now_is_shown_with_its_own_frames(file: str) -> None:
+    rewrite(file, total="1 / 0")
+    answer = call("replay", file, "sums", "--event", "sums.out#1")
+    assert answer.exit_code == 1
+    assert "fails now with ZeroDivisionError: division by zero" in answer.stdout
+    assert "sums.py" in answer.stdout
+
+
+def test_other_columns_are_told(file: str) -> None:
+    Path(file).write_text((SUMS % FIRST).replace('{"total"', '{"sum"'))
+    answer = call("replay", file, "sums", "--event", "sums.out#1")
+    assert "logged columns ['total']" in answer.stdout
+    assert "now    columns ['sum']" in answer.stdout
+
+
+def test_the_debugger_stops_inside_the_function_and_no_jvm_is_started(file: str) -> None:
+    command = [sys.executable, "-m", "clew.app.main", "replay", file, "sums", "--event", "sums.out#2", "--pdb"]
+    ended = subprocess.run(
+        command, input="p 'rows', table.num_rows\ncontinue\n", capture_output=True, text=True, timeout=120,
+        env={**os.environ, "JAVA_HOME": "/nowhere", "PATH": "/nowhere"},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "sums.py" in ended.stdout
+    assert "('rows', 6)" in ended.stdout
+    assert "the same again" in ended.stdout
+    left = subprocess.run(command, input="quit\n", capture_output=True, text=True, timeout=120)
+    assert (left.returncode, left.stderr) == (1, "the debugger was left before the function had ended\n")
+
+
+@pytest.mark.parametrize(
+    ("operator", "event", "said"),
+    [
+        ("numbers", "numbers.out#1", "numbers has no function that could be run again; there are: rated, sums"),
+        ("sums", "rated.out#1", "rated.out#1 is neither an event that sums made nor one that it took; name one of"),
+        ("sums", "sums.out#9", "sums.out#9 was never sent"),
+    ],
+)
+def test_what_cannot_be_run_again_is_said(file: str, operator: str, event: str, said: str) -> None:
+    answer = call("replay", file, operator, "--event", event)
+    assert answer.exit_code == 1
+    assert said in answer.stderr
+
+
+def test_an_input_set_that_was_collected_is_said(file: str) -> None:
+    assert call("gc", file).exit_code == 0
+    answer = call("replay", file, "sums", "--event", "sums.out#1")
+    assert "sums.out#1 is no longer in the log" in answer.stderr
