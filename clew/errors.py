@@ -393,6 +393,18 @@ class NoSuchEvent(ClewError):
 
 
 @dataclass(eq=False)
+class NoSuchRecord(ClewError):
+    """Lineage was asked of a record that an event does not have."""
+
+    event: str
+    place: int
+    rows: int
+
+    def __str__(self) -> str:
+        return f"{self.event} has no record {self.place}; it has {counted(self.rows, 'record')}, counted from 0"
+
+
+@dataclass(eq=False)
 class EventExpired(ClewError):
     """Lineage was asked of an event that is no longer in the log."""
 

@@ -1,21 +1,23 @@
 """Wires what is asked of a run afterwards: where an event came from, where it went, and how it was made."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from clew.errors import NotAnOperator, NotMadeBy, SetupFailed
-from clew.ids import EventId, InputSetId, Port, writes_port
+from clew.errors import NoSuchRecord, NotAnOperator, NotMadeBy, SetupFailed
+from clew.ids import WRITES, EventId, InputSetId, Port, writes_port
 from clew.lineage.steps import Connections, steps_back
 from clew.lineage.trace import Trace, backward, check, forward
 from clew.model.compare import rows_of, same_rows, shown_apart
 from clew.pipeline.functions import OnPandas
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
 from clew.pipeline.records import PerRecord
+from clew.provenance.records import RecordTrace, records_back
 from clew.run import Log, engine_for, masked
+from clew.runtime.contributions import contributions
 from clew.runtime.engine import Engine
 from clew.runtime.past import Past, past, records, run_again
 from clew.runtime.task import Failure
@@ -56,6 +58,37 @@ def trace_forward(
     """Return what was made of an event, to the ends of the pipeline or only along the paths to port `to`."""
     with opened(graph, log, bodies) as (store, _):
         return forward(store, event, to)
+
+
+def trace_record(
+    graph: Graph, event: EventId, place: int, to: Port | None = None, *, log: str | None = None,
+    bodies: str | None = None,
+) -> RecordTrace:  # fmt: skip
+    """Return what one record of an event, by its place from 0 on, can have been made of."""
+    with opened(graph, log, bodies) as (store, root):
+        found = backward(store, event, to)
+        rows = _rows(graph, store, event, root.bodies)
+        if not 0 <= place < rows:
+            raise NoSuchRecord(str(event), place, rows)
+        find = contributions(graph, store, root.bodies)
+        return records_back(found, place, lambda step, outputs: _places(find(step.operator, step.input_set, outputs)))
+
+
+def _places(found: Mapping[EventId, set[int]]) -> dict[EventId, tuple[int, ...]]:
+    return {event: tuple(sorted(places)) for event, places in found.items()}
+
+
+def _rows(graph: Graph, store: KeptStore, event: EventId, root: str | None) -> int:
+    """Return how many records an event, or a write action of a sink, has."""
+    if not event.port.name.startswith(WRITES):
+        return int(records(store, event, root).num_rows)
+    spec = graph.operators[event.port.operator]
+    return sum(
+        records(store, EventId(spec.inputs[member.port.name], member.first + index), root).num_rows
+        for _, input_set in store.origins(event.port, event.number, 1)
+        for member in store.inputs_of(spec.name, input_set, 1)
+        for index in range(member.count)
+    )
 
 
 def records_of(graph: Graph, event: EventId, *, log: str | None = None, bodies: str | None = None) -> pa.Table:
@@ -267,5 +300,5 @@ def _wrapped(function: Generative, wrap: Wrap) -> Generative:
 
 __all__ = [
     "Difference", "Replayed", "Trace", "Wrap", "diff", "named_event", "named_port",
-    "opened", "records_of", "replay", "trace_back", "trace_forward",
+    "RecordTrace", "opened", "records_of", "replay", "trace_back", "trace_forward", "trace_record",
 ]  # fmt: skip

@@ -17,7 +17,8 @@ from clew.lineage.steps import Step
 from clew.lineage.trace import Trace
 from clew.pipeline.graph import Graph
 from clew.protocol.log.runs import consecutive
-from clew.retrace import named_event, named_port, trace_back, trace_forward
+from clew.provenance.records import RecordTrace
+from clew.retrace import named_event, named_port, records_of, trace_back, trace_forward, trace_record
 from clew.words import counted
 
 trace = typer.Typer(help="Where an event came from, and where it went.", no_args_is_help=True, rich_markup_mode=None)
@@ -27,17 +28,24 @@ Event = Annotated[
 ]
 To = Annotated[str | None, typer.Option("--to", metavar="PORT", help="Only along the paths to this port.")]
 
+Record = Annotated[int | None, typer.Option("--record", metavar="N", help="One record of the event, counted from 0.")]
+
+#: How many records of one port are shown.
+_MOST_RECORDS = 10
 #: How many of a step's reads, and of what was set aside, are shown.
 _MOST = 5
 
 
 @trace.command()
 def back(
-    file: File, event: Event, to: To = None, log: LogUrl = None, bodies: Bodies = None,
+    file: File, event: Event, record: Record = None, to: To = None, log: LogUrl = None, bodies: Bodies = None,
     mermaid: Mermaid = False, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Show what an event was made of, back to the sources."""
-    _trace(file, event, to, log, bodies, mermaid, as_json, trace_back)
+    """Show what an event was made of, back to the sources; or what one of its records can have been made of."""
+    if record is None:
+        _trace(file, event, to, log, bodies, mermaid, as_json, trace_back)
+    else:
+        _trace_record(file, event, record, to, log, bodies, as_json)
 
 
 @trace.command("forward")
@@ -66,6 +74,51 @@ def _trace(
             results().print(_as_tree(graph, found))
             for cut in found.cut:
                 typer.echo(f"the trace ends at {cut}: no lineage is captured there")
+
+
+def _trace_record(
+    file: str, event: str, record: int, to: str | None, log: str | None, bodies: str | None, as_json: bool
+) -> None:
+    with explained():
+        settings = in_force({"log": log, "bodies": bodies})
+        make_importable(settings.py_files)
+        graph = Target.parse(file).graph()
+        port = None if to is None else named_port(graph, to)
+        given: dict[str, Any] = {"log": settings.log, "bodies": settings.bodies}
+        found = trace_record(graph, named_event(graph, event), record, port, **given)
+        if as_json:
+            places = {str(event): list(places) for event, places in found.records.items()}
+            print_json({**_as_json(found.trace), "records": places})
+            return
+        for one in _by_port(found):
+            typer.echo(_named([e for e, _ in one]) if one[0][0].port.name.startswith(WRITES) else f"{one[0][0].port}")
+            for line in _shown_records(graph, one, given):
+                typer.echo(f"  {line}")
+
+
+def _by_port(found: RecordTrace) -> list[list[tuple[EventId, tuple[int, ...]]]]:
+    """Return the records of a trace port by port, in the order in which the trace met them."""
+    ports: dict[Port, list[tuple[EventId, tuple[int, ...]]]] = {}
+    for event, places in found.records.items():
+        ports.setdefault(event.port, []).append((event, places))
+    return [sorted(one) for one in ports.values()]
+
+
+def _shown_records(
+    graph: Graph, one: Sequence[tuple[EventId, tuple[int, ...]]], given: Mapping[str, Any]
+) -> Iterable[str]:
+    shown = 0
+    total = sum(len(places) for _, places in one)
+    for event, places in one:
+        if event.port.name.startswith(WRITES):
+            yield f"record {', '.join(map(str, places))}"
+            return
+        rows = records_of(graph, event, **given).to_pylist() if shown < _MOST_RECORDS else []
+        for place in places[: _MOST_RECORDS - shown]:
+            yield f"#{event.number} record {place}: {rows[place]}"
+            shown += 1
+    if total > shown:
+        yield f"and {counted(total - shown, 'further record')} of {counted(len(one), 'event')}"
 
 
 def _as_tree(graph: Graph, found: Trace) -> Tree:

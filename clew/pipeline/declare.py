@@ -11,6 +11,7 @@ import pyarrow as pa
 from clew.errors import GraphError, TypeRefused
 from clew.ids import Port
 from clew.pipeline.contracts import Connection, Sink, Source
+from clew.pipeline.dependencies import read_depends
 from clew.pipeline.functions import OnPandas, Sql
 from clew.pipeline.graph import (
     Capacity,
@@ -425,6 +426,10 @@ class Pipeline:
             hint = f"; did you mean {near[0]}?" if near else ""
             self._wrong(f"{name} has no setting {setting}; there are {', '.join(known)}{hint}", where)
         settings = Settings(**{setting: value for setting, value in given.items() if setting in known})
+        try:
+            settings = replace(settings, depends=read_depends(settings.depends, name))
+        except GraphError as wrong:
+            self._wrong(wrong.message, where)
         if isinstance(settings.capacity, int):
             settings = replace(settings, capacity=Capacity(events=settings.capacity))
         if settings.on_error not in ("stop", "quarantine"):

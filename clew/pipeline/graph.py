@@ -85,6 +85,8 @@ class Settings:
     - `on_error`: what happens to an Input Set, or a record, that the function fails on at every attempt: the run stops
       (`"stop"`), or it is set aside, with its error, and the rest goes on (`"quarantine"`).
     - `lineage`: whether the log says which of its output events came from which input events.
+    - `depends`: attribute dependencies (LOG.io, Section 7.3): output columns by the input columns whose value they
+      have, so that `clew trace back --record` can tell which records can have contributed to one.
     """
 
     group: str = ""
@@ -97,6 +99,7 @@ class Settings:
     after_write: bool = False
     on_error: str = "stop"
     lineage: bool = True
+    depends: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -256,7 +256,7 @@ def _method(pipeline: Pipeline, orders: Any) -> None:
         (_operator_name, "'a b' cannot name an operator"),
         (_source_name, "'' cannot name an operator"),
         (_unknown_setting, "same has no setting colour; there are group, deterministic"),
-        (_nearly_a_setting, "after_write, on_error, lineage; did you mean lookups?"),
+        (_nearly_a_setting, "on_error, lineage, depends; did you mean lookups?"),
         (_no_attempts, "same could not move with attempts"),
         (_no_capacity, "orders_sink could not move with capacity.events"),
         (_no_bytes, "orders_sink could not move with capacity.bytes"),

@@ -1,0 +1,1 @@
+"""Asks where a record came from."""

@@ -1,0 +1,77 @@
+"""Which records of an Input Set can have contributed to some of its Output Set, by the log and the declarations."""
+
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+from clew.ids import EventId, InputSetId
+from clew.pipeline.dependencies import EVENT, PLACE, contributing, dependencies, placed
+from clew.pipeline.graph import Graph
+from clew.pipeline.schema import from_bytes
+from clew.runtime.bodies import load
+from clew.runtime.codec import decode
+from clew.runtime.past import Past, past, records
+from clew.store.base import KeptStore
+
+#: Places of records, by event.
+Places = Mapping[EventId, tuple[int, ...]]
+
+
+def contributions(
+    graph: Graph, store: KeptStore, root: str | None
+) -> Callable[[str, InputSetId, Places], dict[EventId, set[int]]]:
+    """Return what finds, for records of an Output Set, those of its Input Set that can have a part in them."""
+
+    def find(operator: str, input_set: InputSetId, outputs: Places) -> dict[EventId, set[int]]:
+        if graph.operators[operator].is_sink:
+            return _written(graph, store, operator, input_set, outputs, root)
+        one = past(graph, store, operator, input_set, root)
+        tables = _tables(one, store)
+        found: dict[EventId, set[int]] = {}
+        for event, places in outputs.items():
+            made = records(store, event, root)
+            for port, table in tables.items():
+                known = dependencies(one.spec, one.spec.function(one.work.function), port, table.schema)
+                chosen = contributing(known, made, places, table)
+                for number, place in zip(chosen[EVENT].to_pylist(), chosen[PLACE].to_pylist()):
+                    found.setdefault(EventId(one.spec.inputs[port], number), set()).add(place)
+        return found
+
+    return find
+
+
+def _tables(one: Past, store: KeptStore) -> dict[str, pa.Table]:
+    """Return the records of an Input Set by port, as its function saw them, each with where it comes from."""
+    window = one.spec.function(one.work.function).window
+    events: dict[str, list[tuple[int, pa.Table]]] = {}
+    for part in one.work.parts:
+        stored = store.schema(one.spec.inputs[part.port])
+        assert stored is not None, f"{one.spec.inputs[part.port]} has events but no schema"
+        for index, body in enumerate(load(None, part.bodies)):
+            number = part.first + index
+            events.setdefault(part.port, []).append((number, placed(decode(body, from_bytes(stored)), number)))
+    if one.spec.general is not None:
+        return {port: pa.concat_tables([table for _, table in own]) for port, own in events.items()}
+    selected = {port: window.select(own, one.work.key, one.work.state) for port, own in events.items()}
+    if one.work.only is None:
+        return selected
+    return {port: table.take(pa.array(one.work.only, pa.int64())) for port, table in selected.items()}
+
+
+def _written(
+    graph: Graph, store: KeptStore, operator: str, input_set: InputSetId, outputs: Places, root: str | None
+) -> dict[EventId, set[int]]:
+    """A write action writes the records of its events, one after the other."""
+    spec = graph.operators[operator]
+    wanted = {place for places in outputs.values() for place in places}
+    found: dict[EventId, set[int]] = {}
+    before = 0
+    for member in store.inputs_of(operator, input_set, 1):
+        for number in range(member.first, member.first + member.count):
+            event = EventId(spec.inputs[member.port.name], number)
+            rows = records(store, event, root).num_rows
+            own = {place - before for place in wanted if before <= place < before + rows}
+            if own:
+                found[event] = own
+            before += rows
+    return found

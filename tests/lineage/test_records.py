@@ -1,0 +1,176 @@
+"""Finer than events (LOG.io, Section 7.3, Example 11): which records can have contributed to one record."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from clew import Pipeline, Session, Tumbling
+from clew.connectors import files, generator
+from clew.errors import GraphErrors, NoSuchRecord
+from clew.ids import EventId, Port
+from clew.retrace import opened, records_of, trace_record
+from clew.run import run
+
+ITEMS, STATES, SALES = ("BZ234", "AX1", "QQ7"), ("Ohio", "Iowa"), 40
+
+
+def sale(index: int) -> pa.Table:
+    """Event `index`: six sales, of all items and both states, at times that reach into the next hour."""
+    sold = [(item, state) for item in ITEMS for state in STATES]
+    return pa.table(
+        {
+            "id": [6 * index + n for n in range(6)],
+            "item_ID": [item for item, _ in sold],
+            "state": [state for _, state in sold],
+            "t": [5 * index + 3 * n for n in range(6)],
+            "amount": [10 * index + n for n in range(6)],
+        }
+    )
+
+
+ALL = pa.concat_tables([sale(index) for index in range(SALES)])
+
+
+class Sales:
+    """A pipeline that was run, and what its records can be traced to."""
+
+    def __init__(self, directory: Path, declare: Callable[[Pipeline, Any], Any]) -> None:
+        self.pipeline = Pipeline("sales")
+        source = self.pipeline.source("sales", generator(sale, SALES))
+        made = declare(self.pipeline, source)
+        self.pipeline.sink(made, files(directory / "out"))
+        self.graph = self.pipeline.graph()
+        self.log = f"sqlite:///{directory / 'log.db'}"
+        run(self.pipeline, log=self.log, engine="inline")
+
+    def last(self, operator: str) -> int:
+        with opened(self.graph, self.log, None) as (store, _):
+            return store.extent(Port(operator, "out"))[1] - 1
+
+    def records(self, event: EventId) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = records_of(self.graph, event, log=self.log).to_pylist()
+        return rows
+
+    def sold(self, event: EventId, place: int) -> set[int]:
+        """Return the ids of the sales that a record is traced to."""
+        found = trace_record(self.graph, event, place, log=self.log).records
+        return {
+            self.records(one)[at]["id"]
+            for one, places in found.items()
+            if one.port.operator == "sales"
+            for at in places
+        }
+
+
+def hourly(**settings: Any) -> Callable[[Pipeline, Any], Any]:
+    def declare(pipeline: Pipeline, source: Any) -> Any:
+        @pipeline.operator(source, window=Tumbling(60, on="t", lateness=60), **settings)
+        def totals(table: pa.Table) -> pa.Table:
+            return table.group_by(["window_start", "item_ID", "state"]).aggregate([("amount", "sum")])
+
+        return totals
+
+    return declare
+
+
+def contributed(record: dict[str, Any]) -> set[int]:
+    """Compute from the input data which sales a total is the sum of."""
+    start = record["window_start"]
+    within = pc.and_(pc.greater_equal(ALL["t"], start), pc.less(ALL["t"], start + 60))
+    same = pc.and_(pc.equal(ALL["item_ID"], record["item_ID"]), pc.equal(ALL["state"], record["state"]))
+    return set(ALL.filter(pc.and_(within, same))["id"].to_pylist())
+
+
+@pytest.mark.parametrize("depends", [["item_ID", "state"], {"item_ID": "item_ID", "state": "state"},
+                                     {"in": {"item_ID": "item_ID", "state": "state"}}])  # fmt: skip
+def test_example_11_declared_dependencies_and_the_window_leave_the_records_that_contributed(
+    tmp_path: Path, depends: Any
+) -> None:
+    sales = Sales(tmp_path, hourly(depends=depends))
+    for number in range(1, sales.last("totals") + 1):
+        event = EventId(Port("totals", "out"), number)
+        for place, record in enumerate(sales.records(event)):
+            assert sales.sold(event, place) == contributed(record)
+
+
+def test_without_a_declaration_the_records_of_other_windows_are_still_left_out(tmp_path: Path) -> None:
+    sales = Sales(tmp_path, hourly())
+    event = EventId(Port("totals", "out"), 2)
+    start = sales.records(event)[0]["window_start"]
+    within = pc.and_(pc.greater_equal(ALL["t"], start), pc.less(ALL["t"], start + 60))
+    assert sales.sold(event, 0) == set(ALL.filter(within)["id"].to_pylist())
+
+
+def test_dependencies_of_built_in_functions_are_known(tmp_path: Path) -> None:
+    """A filter, a map, an aggregate over windows: nothing is declared."""
+
+    def declare(pipeline: Pipeline, source: Any) -> Any:
+        large = source.filter(lambda sold: sold["amount"] % 2 == 0, name="even", deterministic=True)
+        named = large.map(lambda sold: {**sold, "item_ID": sold["item_ID"].lower()}, name="named")
+        return named.window(Tumbling(60, on="t", lateness=60)).aggregate(
+            "item_ID", "state", name="totals", total=("amount", "sum")
+        )
+
+    sales = Sales(tmp_path, declare)
+    event = EventId(Port("totals", "out"), 2)
+    for place, record in enumerate(sales.records(event)):
+        upper = {**record, "item_ID": record["item_ID"].upper()}
+        even = set(ALL.filter(pc.equal(pc.bit_wise_and(ALL["amount"], 1), 0))["id"].to_pylist())
+        assert sales.sold(event, place) == contributed(upper) & even
+
+
+def test_the_sides_of_a_join_are_found_by_its_keys(tmp_path: Path) -> None:
+    def declare(pipeline: Pipeline, source: Any) -> Any:
+        ohio = source.filter(lambda sold: sold["state"] == "Ohio", name="ohio")
+        iowa = source.filter(lambda sold: sold["state"] == "Iowa", name="iowa")
+        return ohio.join(iowa, on=["item_ID"], window=Tumbling(60, on="t", lateness=60), name="both")
+
+    sales = Sales(tmp_path, declare)
+    event = EventId(Port("both", "out"), 2)
+    for place, record in enumerate(sales.records(event)[:20]):
+        start = record["window_start"]
+        within = pc.and_(pc.greater_equal(ALL["t"], start), pc.less(ALL["t"], start + 60))
+        iowan = pc.and_(pc.equal(ALL["item_ID"], record["item_ID"]), pc.equal(ALL["state"], "Iowa"))
+        expected = {record["id"], *ALL.filter(pc.and_(within, iowan))["id"].to_pylist()}
+        assert sales.sold(event, place) == expected
+
+
+def test_a_record_of_a_session_is_traced_to_its_session_alone(tmp_path: Path) -> None:
+    def declare(pipeline: Pipeline, source: Any) -> Any:
+        @pipeline.operator(source, window=Session(4, on="t", by="item_ID"))
+        def visits(table: pa.Table) -> pa.Table:
+            return pa.table({"ids": [table["id"].to_pylist()]})
+
+        return visits
+
+    sales = Sales(tmp_path, declare)
+    for number in range(1, min(sales.last("visits"), 12) + 1):
+        event = EventId(Port("visits", "out"), number)
+        (record,) = sales.records(event)
+        assert sales.sold(event, 0) == set(record["ids"])
+
+
+def test_a_written_record_is_traced_through_its_sink(tmp_path: Path) -> None:
+    sales = Sales(tmp_path, hourly(depends=["item_ID", "state"]))
+    write = EventId(Port("totals_sink", "writes:out"), 1)
+    first = EventId(Port("totals", "out"), 1)
+    assert sales.sold(write, 3) == sales.sold(first, 3)
+
+
+def test_a_record_that_an_event_does_not_have(tmp_path: Path) -> None:
+    sales = Sales(tmp_path, hourly())
+    with pytest.raises(NoSuchRecord, match=r"totals\.out#1 has no record 99; it has 6 records, counted from 0"):
+        trace_record(sales.graph, EventId(Port("totals", "out"), 1), 99, log=sales.log)
+
+
+@pytest.mark.parametrize("depends", [5, {"item_ID": 5}, [5]])
+def test_dependencies_that_cannot_be_read_are_refused(depends: Any) -> None:
+    pipeline = Pipeline("sales")
+    source = pipeline.source("sales", generator(sale, SALES))
+    hourly(depends=depends)(pipeline, source)
+    with pytest.raises(GraphErrors, match=r"totals has depends=.* write it as a list of columns that pass through"):
+        pipeline.graph()
