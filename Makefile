@@ -40,6 +40,7 @@ docs: setup
 
 bench: setup
 	$(BIN)/python bench/throughput.py
+	$(BIN)/python bench/lineage.py
 
 clean:
 	rm -rf $(VENV) .clew examples/*/data examples/*/out docs/tutorial/out docs/tutorial/*.db* bench/results site

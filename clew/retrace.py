@@ -140,6 +140,7 @@ class Replayed:
 
     @property
     def same(self) -> bool:
+        """Whether it gave what was logged."""
         return not self.differences and self.failure is None
 
 

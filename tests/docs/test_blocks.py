@@ -34,6 +34,7 @@ SHOWN = {
     "docs/changes.md": "tests/docs/test_changes_page.py",
     "docs/check.md": "tests/docs/test_check_page.py",
     "docs/connect.md": "tests/docs/test_connect_page.py",
+    "docs/lineage.md": "tests/docs/test_lineage_page.py",
     "docs/spark.md": "tests/spark/test_options.py",
     "docs/testing.md": "tests/docs/test_testing_page.py",
     "docs/verify.md": "tests/docs/test_verify_page.py",

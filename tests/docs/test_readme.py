@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.pipelines import call
 from tests.docs.pages import ROOT, blocks
 
 README = ROOT / "README.md"
@@ -86,6 +87,7 @@ def test_every_make_target_that_the_readme_names_exists() -> None:
 
 
 def test_the_readmes_options_exist() -> None:
-    shown = subprocess.run([*CLEW, "run", "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
-    for option in set(re.findall(r"--[a-z]+", README.read_text())) - {"--mermaid", "--explain"}:
+    commands = (["run"], ["check"], ["graph"], ["trace", "back"], ["replay"])
+    shown = "".join(call(*command, "--help").stdout for command in commands)
+    for option in set(re.findall(r"--[a-z]+", README.read_text())):
         assert option in shown, option
