@@ -5,9 +5,11 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -17,6 +19,7 @@ import pyarrow as pa
 from clew import trace as tracing
 from clew.errors import ClewError, NewerLog, RunFinished, SetupFailed, StoreFailed
 from clew.ids import Port
+from clew.lineage.retention import Keep, kept
 from clew.model.certificate import Verdict
 from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Graph
@@ -194,7 +197,8 @@ def run(
         computes = engine_for(graph, engine, spark, options, program, place.bodies, place.beside("workers.log"))
         try:
             with _traced(trace, graph, store):
-                return _supervise(graph, store, computes, place.bodies, True, policy, progress, change.retaken)
+                keep = partial(_kept, graph, store)
+                return _supervise(graph, store, computes, place.bodies, True, policy, progress, change.retaken, keep)
         finally:
             computes.close()
     finally:
@@ -214,7 +218,7 @@ def gc(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> Co
     try:
         # What can go is told by the log's own connections, whatever the pipeline is now.
         _refuse_foreign(pipeline, store)
-        return collect(store, place.bodies)
+        return collect(store, place.bodies, _kept(pipeline, store))
     finally:
         store.close()
 
@@ -428,6 +432,12 @@ def topology(graph: Graph) -> Topology:
     return Topology(graph.name, graph.fingerprint, tuple(graph.operators), links, graph.captures)
 
 
+def _kept(graph: Graph, store: KeptStore) -> dict[Port, int]:
+    """Return the first events that the scopes of a pipeline keep; a scope that does not say keeps everything."""
+    keeps = [Keep(scope.start, scope.target, scope.keep, scope.keep_bytes) for scope in graph.scopes]
+    return kept(store, keeps, time.time())
+
+
 def is_finished(graph: Graph, store: Store) -> bool:
     """Say whether every operator has ended, every write action is done, and every source has released what it read."""
     if not all(row.status == "finished" for row in store.operators() if row.operator in graph.operators):
@@ -584,10 +594,11 @@ def _supervise(
     policy: Policy | None,
     progress: Progress | None,
     retaken: Mapping[str, Mapping[str, Any]] | None = None,
+    keep: Callable[[], Mapping[Port, int]] = dict,
 ) -> Progress:
     progress = progress or Progress()
     channels = Channels(graph, store)
-    around = Surroundings(graph, store, engine, channels, progress, bodies, durable, retaken=retaken or {})
+    around = Surroundings(graph, store, engine, channels, progress, bodies, durable, keep=keep, retaken=retaken or {})
     store.claim()
     Supervisor(around, policy).run()
     progress.quarantined = sum(one.open for one in quarantined(graph, store))

@@ -29,6 +29,7 @@ from clew.pipeline.operators import Operator
 from clew.pipeline.records import Filter, PerRecord, Verb, check_returns, record_type, schema_of
 from clew.pipeline.schema import fixed
 from clew.pipeline.scopes import Scope
+from clew.pipeline.times import Duration, microseconds
 from clew.pipeline.verbs import Stream
 from clew.pipeline.windows import Batch, Each, Window
 
@@ -340,13 +341,23 @@ class Pipeline:
         own = name or (f"{port.operator}_sink" if port.name == "out" else f"{port.operator}_{port.name}_sink")
         self._add(OperatorSpec(own, where, self._settings(settings, own, where), {"in": port}, sinks={"out": sink}))
 
-    def lineage(self, start: Any, target: Any) -> None:
+    def lineage(self, start: Any, target: Any, *, keep: Duration | None = None, keep_bytes: int | None = None) -> None:
         """Capture lineage along all paths from one output port to another, or to a sink, named by its name.
 
-        Without this it is captured everywhere. Each call adds a scope.
+        Without this it is captured everywhere. Each call adds a scope. Collection leaves what the events of the target
+        of the last `keep` ("7 days") came from, in at most `keep_bytes` of event bodies; without them, everything.
         """
         where = caller()
-        self._scopes.append(Scope(self._port(start, where), self._port(target, where), where))
+        ports = self._port(start, where), self._port(target, where)
+        seconds = None
+        try:
+            seconds = None if keep is None else microseconds(keep) / 1e6
+        except GraphError as wrong:
+            self._wrong(f"lineage is to be kept for {keep!r}: {wrong.message}", where)
+        if keep_bytes is not None and (not isinstance(keep_bytes, int) or keep_bytes < 1):
+            self._wrong(f"lineage is to be kept in {keep_bytes!r} bytes; give a whole number, 1 or more", where)
+            keep_bytes = None
+        self._scopes.append(Scope(*ports, where, seconds, keep_bytes))
 
     def port(self, text: str) -> Stream:
         """Return the port written as `operator.port`, also one that is declared later."""

@@ -1,7 +1,7 @@
 """Lineage scopes: between which ports lineage is captured (LOG.io, Section 3.1)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clew.errors import GraphError
@@ -18,6 +18,9 @@ class Scope:
     start: Port
     target: Port
     location: str = ""
+    #: For how many seconds, and up to how many bytes, collection leaves it; None is for ever, and without bound.
+    keep: float | None = None
+    keep_bytes: int | None = None
 
     def __str__(self) -> str:
         return f"({self.start}, {self.target})"
@@ -96,7 +99,7 @@ def resolved(scope: Scope, operators: Mapping[str, "OperatorSpec"]) -> Scope:
     spec = operators.get(scope.target.operator)
     if spec is None or spec.outputs or not spec.sinks:
         return scope
-    return Scope(scope.start, Port(spec.name, writes_port(next(iter(spec.sinks)))), scope.location)
+    return replace(scope, target=Port(spec.name, writes_port(next(iter(spec.sinks)))))
 
 
 def wrong(scope: Scope, operators: Mapping[str, "OperatorSpec"]) -> Iterator[GraphError]:

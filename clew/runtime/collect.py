@@ -1,19 +1,24 @@
 """Garbage collection: done events, their bodies, and files that no row refers to."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from clew import trace
 from clew.faultpoint import fault_point
+from clew.ids import Port
 from clew.runtime.bodies import attempt_of
-from clew.store.base import Collected, Store
+from clew.store.base import NO_PORTS, Collected, Store
 
 
-def collect(store: Store, root: str | None) -> Collected:
-    """Remove what is done; body files go after the rows that named them are gone for good."""
+def collect(store: Store, root: str | None, keep: Mapping[Port, int] = NO_PORTS) -> Collected:
+    """Remove what is done; body files go after the rows that named them are gone for good.
+
+    Of a port in `keep`, the events from that number on stay.
+    """
     fault_point("before-collect")
     # The counters are read before the references: a file of a turn committed later is then never mistaken.
     finished = _finished_turns(store)
-    collected = store.collect()
+    collected = store.collect(keep=keep)
     trace.record("collected", events=collected.events, files=len(collected.files))
     fault_point("after-collect")
     if root is None:

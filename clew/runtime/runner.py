@@ -43,6 +43,8 @@ class Surroundings:
     durable_bodies: bool = True
     #: The time, in microseconds since the epoch.
     now: Callable[[], int] = lambda: time.time_ns() // 1_000
+    #: The first events that collection leaves, by port.
+    keep: Callable[[], Mapping[Port, int]] = dict
     #: Operators whose window changed: their pending events are assigned anew, and the version is logged with that.
     retaken: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

@@ -16,6 +16,7 @@ D1  A commit that was asked to be durable survives kill -9 and power loss when i
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from clew.ids import Capture, InputSetId, Port
@@ -75,6 +76,10 @@ class Collected:
 
     events: int
     files: tuple[str, ...]
+
+
+#: No port of which events are kept.
+NO_PORTS: Mapping[Port, int] = MappingProxyType({})
 
 
 class Store(Protocol):
@@ -186,13 +191,14 @@ class Store(Protocol):
     def undone_writes(self, port: Port, limit: int) -> list[WriteRow]:
         """Return the undone write actions of a connection, in order of their numbers."""
 
-    def collect(self, grace: int = 0) -> Collected:
+    def collect(self, grace: int = 0, keep: Mapping[Port, int] = NO_PORTS) -> Collected:
         """Forget what is done: for each port, the events up to the last one before which all are done.
 
         "Done" is: every receiver's entry is done, no undone write action names the event, and nothing that was set
         aside and is not resolved holds it. Their
         entries, bodies and lineage go together, as do finished write actions, their Input Sets'
-        labels, state events, side-effect read events and decisions. The last `grace` events of a port stay.
+        labels, state events, side-effect read events and decisions. The last `grace` events of a port stay, and those
+        from `keep[port]` on; so do the lineage of write actions, and what an Input Set needs of which any event stays.
         Durable when it returns, because the caller removes files next.
         The latest STATE, counters and schemas stay (C2). Only whole prefixes go, so that every
         backend keeps the same rows. `files` lists the body files no row refers to any more, of all
@@ -255,6 +261,21 @@ class Lineages(Protocol):
     def read_action(self, operator: str, action: int) -> ReadActionRow | None:
         """Return a read action of a source."""
 
+    def made_before(self, port: Port, time: float) -> int:
+        """Return the last event, or write action, of a port that was logged before a time (seconds since the epoch)."""
+
+    def bytes_from(self, port: Port, number: int) -> int:
+        """Return how many bytes of bodies the events of a port from a number on have, to the nearest run."""
+
+    def undone_from(self, receiver: Port) -> int:
+        """Return the first event of a receiving port that is not done there; one past the last where all are."""
+
+    def first_set(self, port: Port, number: int) -> InputSetId | None:
+        """Return an Input Set before which none is that events of a port from a number on were made of."""
+
+    def first_inputs(self, operator: str, input_set: InputSetId) -> dict[str, int]:
+        """Return, by input port, the first event that is in an Input Set from the given one on."""
+
     def asides(self, operator: str) -> list[AsideRow]:
         """Return what of the operator was set aside, as `Store.asides` does."""
 
@@ -270,5 +291,6 @@ class KeptStore(Store, Lineages, Protocol):
 
 
 __all__ = [
-    "SCHEMA_VERSION", "TABLES", "Backlog", "Bodies", "Collected", "KeptStore", "Lineages", "Store", "Table", "Topology",
+    "NO_PORTS", "SCHEMA_VERSION", "TABLES", "Backlog", "Bodies", "Collected", "KeptStore", "Lineages", "Store", "Table",
+    "Topology",
 ]  # fmt: skip

@@ -5,13 +5,14 @@ what it removes, runs are never rewritten (B1), and counters have the mark to st
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from clew.ids import Port, writes_port
-from clew.store.base import Collected
+from clew.store.base import NO_PORTS, Collected
+from clew.store.done import done_upto
 from clew.store.intervals import Intervals
 from clew.store.ledger import read_done, read_done_writes
-from clew.store.rowcodec import decode_named, events_covered, sets_covered
+from clew.store.rowcodec import decode_named, sets_covered
 from clew.store.sqlread import files_in
 from clew.store.statements import Transaction
 
@@ -20,17 +21,21 @@ _MARK = """INSERT INTO collected (operator, port, upto) VALUES (?, ?, ?)
 _BELOW_MARK = "operator = ? AND port = ? AND first <= ? AND first + count - 1 <= ?"
 
 
-def collect(log: Transaction, grace: int) -> Collected:
+def collect(log: Transaction, grace: int, keep: Mapping[Port, int] = NO_PORTS) -> Collected:
     """Forget what is done, as `Store.collect` says; the caller provides a transaction that sees one snapshot."""
     files: set[str] = set()
     named = _first_named(log)
     removed = 0
     for port in _sending_ports(log):
-        removed += _collect_port(log, port, grace, named.get(port), files)
-    _collect_writes(log, files)
+        removed += _collect_port(log, port, grace, _first(named.get(port), keep.get(port)), files)
+    _collect_writes(log, keep, files)
     for (operator,) in log.fetch("SELECT DISTINCT operator FROM done"):
         _collect_sets(log, operator, files)
     return Collected(removed, tuple(sorted(files - files_in(log))) if files else ())
+
+
+def _first(*numbers: int | None) -> int | None:
+    return min((number for number in numbers if number is not None), default=None)
 
 
 def _sending_ports(log: Transaction) -> list[Port]:
@@ -73,7 +78,7 @@ def _collect_port(log: Transaction, port: Port, grace: int, named: int | None, f
     upto = last - grace if named is None else min(last - grace, named - 1)
     receivers = log.fetch("SELECT rec_operator, rec_port FROM link WHERE operator = ? AND port = ?", *port)
     for operator, name in receivers:
-        upto = min(upto, _done_upto(log, Port(operator, name), before))
+        upto = min(upto, done_upto(log, Port(operator, name), before))
     if upto <= before:
         return 0
     log.run(_MARK, *port, upto)
@@ -89,54 +94,14 @@ def _collect_port(log: Transaction, port: Port, grace: int, named: int | None, f
     return int(upto - before)
 
 
-def _done_upto(log: Transaction, receiver: Port, collected: int) -> int:
-    """Return the number up to which all entries of a receiving port are done."""
-    done = read_done(log, receiver.operator)
-    upto = collected
-    rejoined = log.fetch("SELECT first, input_set FROM rejoined WHERE operator = ? AND port = ?", *receiver)
-    held = min((first for first, input_set in rejoined if input_set not in done), default=None)
-    for first, count, columns in _acknowledgements(log, receiver):
-        undone = _first_undone(done, columns, count)
-        if undone is not None:
-            upto = first + undone - 1
-            break
-        upto = max(upto, first + count - 1)
-    return upto if held is None else min(upto, held - 1)
-
-
-def _acknowledgements(log: Transaction, receiver: Port) -> Iterator[tuple[int, int, tuple[int, int, int]]]:
-    """Yield the rows of acknowledgements, in order of events; in slices, for most stop at an early one."""
-    after, slice_rows = 0, 256
-    while True:
-        rows = log.fetch(
-            "SELECT first, count, input_set, size, skip FROM ack WHERE operator = ? AND port = ? AND first > ? "
-            "ORDER BY first, part LIMIT ?",
-            *receiver, after, slice_rows,
-        )  # fmt: skip
-        # A slice may end between the parts of one run, so its last run is left to the next slice.
-        whole = rows if len(rows) < slice_rows else [row for row in rows if row[0] != rows[-1][0]]
-        for first, count, input_set, size, skip in whole:
-            yield first, count, (input_set, size, skip)
-        if len(rows) < slice_rows:
-            return
-        if whole:
-            after = whole[-1][0]
-        else:
-            slice_rows *= 2
-
-
-def _first_undone(done: Intervals, columns: tuple[int, int, int], count: int) -> int | None:
-    """Return the index of the first event of a run that has an undone entry."""
-    if columns[:2] == (0, 0):
-        return None
-    gap = next(iter(done.gaps(*sets_covered(columns, count))), None)
-    return None if gap is None else events_covered(columns, count, gap[0])[0]
-
-
-def _collect_writes(log: Transaction, files: set[str]) -> None:
+def _collect_writes(log: Transaction, keep: Mapping[Port, int], files: set[str]) -> None:
     for operator, connection, first, count in log.fetch(
         "SELECT operator, connection, first, count FROM done_write ORDER BY operator, connection, first"
     ):
+        kept = keep.get(Port(operator, writes_port(connection)))
+        count = count if kept is None else min(count, kept - first)
+        if count < 1:
+            continue
         # Of a connection it is the mark of its write actions; no port has such a name.
         log.run(_MARK, operator, writes_port(connection), first + count - 1)
         done = (operator, connection, first, first + count)

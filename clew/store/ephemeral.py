@@ -7,7 +7,7 @@ durable and nothing survives the process, so an operator that fails cannot be re
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from clew.errors import StoreFailed
@@ -39,7 +39,7 @@ from clew.protocol.step import (
     SetOperator,
     Write,
 )
-from clew.store.base import Backlog, Collected, Table, Topology
+from clew.store.base import NO_PORTS, Backlog, Collected, Table, Topology
 from clew.store.intervals import Intervals
 
 
@@ -229,7 +229,7 @@ class EphemeralStore:
         runs = self.unacknowledged(receiver, self._done.get(receiver, 0), 0, 0)
         return Backlog(sum(len(run.headers) for run in runs), sum(run.size for run in runs))
 
-    def collect(self, grace: int = 0) -> Collected:
+    def collect(self, grace: int = 0, keep: Mapping[Port, int] = NO_PORTS) -> Collected:
         return Collected(0, ())
 
     def referenced_files(self) -> set[str]:

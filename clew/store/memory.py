@@ -6,8 +6,9 @@ rows at once under one lock; a refused commit is undone from a copy of what it m
 
 import json
 import threading
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -63,7 +64,7 @@ from clew.protocol.step import (
     Write,
     owner_of,
 )
-from clew.store.base import Backlog, Collected, Table, Topology
+from clew.store.base import NO_PORTS, Backlog, Collected, Table, Topology
 from clew.store.memory_lineage import MemoryLineage
 
 _UNRESOLVED = ("held", "retry", "drop")
@@ -105,6 +106,8 @@ class Rows:
     read_events: dict[tuple[str, str, int], tuple[ReadEventRow, InputSetId | None]] = field(default_factory=dict)
     last_action: dict[tuple[str, str], int] = field(default_factory=dict)
     writes: dict[Port, dict[int, tuple[WriteRow, Status]]] = field(default_factory=dict)
+    #: When events, and write actions, were logged.
+    times: dict[Port, dict[int, float]] = field(default_factory=dict)
     last_write: dict[Port, int] = field(default_factory=dict)
     last_done_write: dict[Port, int] = field(default_factory=dict)
     operators: dict[str, OperatorRow] = field(default_factory=dict)
@@ -298,14 +301,15 @@ class MemoryStore(MemoryLineage):
             writes = self._rows.writes.get(port, {})
             return [row for _, (row, status) in sorted(writes.items()) if status == "undone"][:limit]
 
-    def collect(self, grace: int = 0) -> Collected:
+    def collect(self, grace: int = 0, keep: Mapping[Port, int] = NO_PORTS) -> Collected:
         with self._lock:
             self._check_open()
             before = self.referenced_files()
             removed = 0
             for port in list(self._rows.sent):
-                removed += self._collect_port(port, self._low_water(port, grace))
-            self._collect_writes()
+                low = self._low_water(port, grace)
+                removed += self._collect_port(port, min(low, keep[port] - 1) if port in keep else low)
+            self._collect_writes(keep)
             self._collect_sets()
             return Collected(removed, tuple(sorted(before - self.referenced_files())))
 
@@ -442,6 +446,7 @@ class MemoryStore(MemoryLineage):
                 bodies = cut_bodies(run.bodies, at, at + 1)
                 at += 1
             sent[run.first + index] = (header, bodies)
+            self._rows.times.setdefault(run.port, {})[run.first + index] = time.time()
             for receiver in self._receivers.get(run.port, ()):
                 entry = Entry(run.first + index, "undone", receiver)
                 self._rows.entries.setdefault(receiver, {})[run.first + index] = [entry]
@@ -514,6 +519,8 @@ class MemoryStore(MemoryLineage):
             last = self._rows.last_write.get(port, 0)
             _expect(row.number == last + 1, f"the last write of {port}", f"#{last}", f"#{row.number - 1}")
             self._rows.writes.setdefault(port, {})[row.number] = (row, "undone")
+            made = Port(port.operator, writes_port(port.name))
+            self._rows.times.setdefault(made, {})[row.number] = time.time()
             self._rows.last_write[port] = row.number
 
     def _finish_writes(self, port: Port, first: int, count: int) -> None:
@@ -565,12 +572,12 @@ class MemoryStore(MemoryLineage):
         self._rows.lineage[port] = kept
         return len(gone)
 
-    def _collect_writes(self) -> None:
+    def _collect_writes(self, keep: Mapping[Port, int]) -> None:
         for port, writes in self._rows.writes.items():
-            done = max((n for n, (_, status) in writes.items() if status == "done"), default=0)
-            self._rows.collected_writes[port] = max(done, self._rows.collected_writes.get(port, 0))
-            self._rows.writes[port] = {n: pair for n, pair in writes.items() if pair[1] == "undone"}
             made = Port(port.operator, writes_port(port.name))
+            gone = {n for n, (_, status) in writes.items() if status == "done" and n < keep.get(made, n + 1)}
+            self._rows.collected_writes[port] = max({*gone, self._rows.collected_writes.get(port, 0)})
+            self._rows.writes[port] = {n: pair for n, pair in writes.items() if n not in gone}
             left = [pair for pair in self._rows.lineage.get(made, []) if pair[0] > self._rows.collected_writes[port]]
             self._rows.lineage[made] = left
 

@@ -79,6 +79,33 @@ class MemoryLineage:
             rows = self._rows.read_actions.get(operator, {}).values()
             return next((row for row in rows if row.action == action), None)
 
+    def made_before(self, port: Port, time: float) -> int:
+        with self._lock:
+            return max((n for n, made in self._rows.times.get(port, {}).items() if made < time), default=0)
+
+    def bytes_from(self, port: Port, number: int) -> int:
+        with self._lock:
+            return sum(header.size for n, (header, _) in self._rows.sent.get(port, {}).items() if n >= number)
+
+    def undone_from(self, receiver: Port) -> int:
+        with self._lock:
+            entries = self._rows.entries.get(receiver, {})
+            undone = [number for number, row in entries.items() if any(entry.status == "undone" for entry in row)]
+            return min(undone, default=max({self._rows.last_acknowledged.get(receiver, 0), *entries}) + 1)
+
+    def first_set(self, port: Port, number: int) -> InputSetId | None:
+        with self._lock:
+            return min((s for n, s in self._rows.lineage.get(port, []) if n >= number), default=None)
+
+    def first_inputs(self, operator: str, input_set: InputSetId) -> dict[str, int]:
+        with self._lock:
+            found: dict[str, int] = {}
+            for receiver, entries in self._rows.entries.items():
+                for number, row in entries.items() if receiver.operator == operator else ():
+                    if any(entry.input_set is not None and entry.input_set >= input_set for entry in row):
+                        found[receiver.name] = min(number, found.get(receiver.name, number))
+            return found
+
     def label(self, operator: str, input_set: InputSetId) -> Label | None:
         with self._lock:
             return self._rows.labels.get(operator, {}).get(input_set)

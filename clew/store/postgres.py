@@ -6,7 +6,7 @@ operator's ledger; the fence makes sure that the ledger is the log's.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +19,7 @@ from clew.faultpoint import fault_point
 from clew.ids import Port
 from clew.protocol.rows import EventRun, LookupRow
 from clew.protocol.step import Acknowledge, Write
-from clew.store.base import Collected, Topology
+from clew.store.base import NO_PORTS, Collected, Topology
 from clew.store.changes import change
 from clew.store.collecting import collect
 from clew.store.identity import claim, decide_asides, declare, keep_lookup, take_over
@@ -157,13 +157,13 @@ class PostgresStore(SqlReads):
                 self._last_sent[receiver] = max(runs[-1].last, self._last_sent.get(receiver, 0))
         return runs
 
-    def collect(self, grace: int = 0) -> Collected:
+    def collect(self, grace: int = 0, keep: Mapping[Port, int] = NO_PORTS) -> Collected:
         for _ in range(_ATTEMPTS):
             try:
                 with self._transaction("REPEATABLE READ") as log:
                     # Taken before the first query, which fixes the snapshot: one collection at a time.
                     log.run("LOCK TABLE collected IN EXCLUSIVE MODE")
-                    return collect(log, grace)
+                    return collect(log, grace, keep)
             except psycopg.errors.SerializationFailure:
                 continue
         return Collected(0, ())

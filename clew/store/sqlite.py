@@ -8,7 +8,7 @@ import os
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -18,7 +18,7 @@ from clew.faultpoint import fault_point
 from clew.ids import Port
 from clew.protocol.rows import LookupRow
 from clew.protocol.step import Write
-from clew.store.base import SCHEMA_VERSION, Collected, Topology
+from clew.store.base import NO_PORTS, SCHEMA_VERSION, Collected, Topology
 from clew.store.changes import change
 from clew.store.collecting import collect
 from clew.store.identity import claim, decide_asides, declare, has_events, keep_lookup, take_over
@@ -84,8 +84,8 @@ class SqliteStore(SqlReads):
     def keep_lookup(self, operator: str, row: LookupRow) -> None:
         self._writer.run(lambda log: keep_lookup(log, operator, row))
 
-    def collect(self, grace: int = 0) -> Collected:
-        collected: Collected = self._writer.run(lambda log: collect(log, grace))
+    def collect(self, grace: int = 0, keep: Mapping[Port, int] = NO_PORTS) -> Collected:
+        collected: Collected = self._writer.run(lambda log: collect(log, grace, keep))
         return collected
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from clew.ids import WRITES, Capture, InputSetId, Port
 from clew.protocol.rows import Label, Lineage, Member, ReadActionRow, ReadEventRow, label_of
+from clew.store.done import done_upto
 from clew.store.identity import captures
 from clew.store.rowcodec import decode_bodies, events_covered, set_of, sets_covered
 from clew.store.statements import Transaction
@@ -38,6 +39,8 @@ _JOINED = """SELECT first, count, input_set, size, skip FROM ack
 _READS = """SELECT input_set, connection, action, done, description, count, size, lengths, checksums, file, start, data
     FROM read_event WHERE operator = ? AND input_set >= ? AND input_set <= ? ORDER BY connection, action"""
 
+_FIRST_INPUTS = """SELECT port, min(first) FROM ack WHERE operator = ? AND input_set >= ? GROUP BY port
+    UNION ALL SELECT port, min(first) FROM rejoined WHERE operator = ? AND input_set >= ? GROUP BY port"""
 #: The ports of an operator that have lineage, one step down the index for each.
 _PORTS = """WITH RECURSIVE found (port) AS (
         SELECT min(port) FROM lineage WHERE operator = ?
@@ -132,6 +135,56 @@ class SqlLineage(ABC):
                 operator, action,
             )  # fmt: skip
         return next((ReadActionRow(number, c, text, bool(complete)) for number, c, text, complete in rows), None)
+
+    def made_before(self, port: Port, time: float) -> int:
+        sql = (
+            "SELECT first + count - 1 FROM sent WHERE operator = ? AND port = ? AND at < ? ORDER BY first DESC LIMIT 1"
+        )
+        if port.name.startswith(WRITES):
+            port = Port(port.operator, port.name.removeprefix(WRITES))
+            sql = "SELECT max(number) FROM write_action WHERE operator = ? AND connection = ? AND at < ?"
+        with self._reading() as log:
+            rows = log.fetch(sql, *port, int(time * 1000))
+        return (rows[0][0] or 0) if rows else 0
+
+    def bytes_from(self, port: Port, number: int) -> int:
+        with self._reading() as log:
+            rows = log.fetch(
+                "SELECT coalesce(sum(bytes), 0) FROM sent WHERE operator = ? AND port = ? AND first >= coalesce(("
+                "SELECT max(b.first) FROM sent b WHERE b.operator = ? AND b.port = ? AND b.first <= ?), 0)",
+                *port, *port, number,
+            )  # fmt: skip
+        return int(rows[0][0])
+
+    def undone_from(self, receiver: Port) -> int:
+        with self._snapshot() as log:
+            mark = _collected_inputs(log, receiver.operator).get(receiver.name, 0)
+            return done_upto(log, receiver, mark) + 1
+
+    def first_set(self, port: Port, number: int) -> InputSetId | None:
+        with self._reading() as log:
+            rows = log.fetch(
+                "SELECT min(input_set) FROM lineage WHERE operator = ? AND port = ? AND first + count > ? AND first >= "
+                "coalesce((SELECT max(b.first) FROM lineage b "
+                "WHERE b.operator = ? AND b.port = ? AND b.first <= ?), 0)",
+                *port, number, *port, number,
+            )  # fmt: skip
+        return None if rows[0][0] is None else InputSetId(rows[0][0])
+
+    def first_inputs(self, operator: str, input_set: InputSetId) -> dict[str, int]:
+        with self._snapshot() as log:
+            rows = log.fetch(_FIRST_INPUTS, operator, input_set, operator, input_set)
+            before = log.fetch(_INPUTS, operator, 0, -1, operator, 0, -1, operator, operator, input_set)
+            marks = _collected_inputs(log, operator)
+        found: dict[str, int] = {}
+        for port, first in rows:
+            found[port] = min(first, found.get(port, first))
+        for port, first, count, _, *columns in before:
+            start, sets = sets_covered((columns[0], columns[1], columns[2]), count)
+            if start + sets > input_set:
+                at, _ = events_covered((columns[0], columns[1], columns[2]), count, input_set)
+                found[port] = min(first + at, found.get(port, first + at))
+        return {port: max(first, marks.get(port, 0) + 1) for port, first in found.items()}
 
     def label(self, operator: str, input_set: InputSetId) -> Label | None:
         with self._reading() as log:

@@ -3,6 +3,7 @@
 Nothing here looks at the log: what a write expects of it is the ledger's to check.
 """
 
+import time
 from typing import Any, NamedTuple, Protocol
 
 from clew.protocol.rows import AsideRow, EventRun, WriteRow
@@ -61,7 +62,7 @@ class Transaction(Protocol):
 #: What the keys of versions in the table meta begin with.
 VERSION_KEY = "version:"
 
-_SENT = "INSERT INTO sent (operator, port, first, count, bytes, headers, facts) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_SENT = "INSERT INTO sent (operator, port, first, count, bytes, headers, facts, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _BODY = """INSERT INTO body (operator, port, first, count, size, lengths, checksums, file, start, data)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _SCHEMA = "INSERT INTO port_schema (operator, port, schema) VALUES (?, ?, ?) ON CONFLICT (operator, port) DO NOTHING"
@@ -96,7 +97,7 @@ _FINISH_READ = "UPDATE read_event SET done = 1 WHERE operator = ? AND connection
 _DROP_READ = """UPDATE read_event SET count = NULL, size = NULL, lengths = NULL, checksums = NULL, file = NULL,
         start = NULL, data = NULL
     WHERE operator = ? AND connection = ? AND action = ?"""
-_WRITE = "INSERT INTO write_action (operator, connection, number, events) VALUES (?, ?, ?, ?)"
+_WRITE = "INSERT INTO write_action (operator, connection, number, events, at) VALUES (?, ?, ?, ?, ?)"
 _WRITE_BODY = """INSERT INTO write_body (operator, connection, number, part,
         count, size, lengths, checksums, file, start, data)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
@@ -187,13 +188,17 @@ def _log_events(run: EventRun) -> list[Statement]:
     if not run.headers:
         return []
     headers, facts = encode_headers(run.headers), encode_facts(run.headers)
-    found = [Statement(_SENT, (*run.port, run.first, len(run.headers), run.size, headers, facts))]
+    found = [Statement(_SENT, (*run.port, run.first, len(run.headers), run.size, headers, facts, _now()))]
     at = run.first
     for bodies in run.bodies:
         if bodies.lengths:
             found.append(Statement(_BODY, (*run.port, at, *encode_bodies(bodies))))
         at += len(bodies)
     return found
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _acknowledge(write: Acknowledge) -> list[Statement]:
@@ -207,7 +212,7 @@ def _acknowledge(write: Acknowledge) -> list[Statement]:
 
 
 def _log_write(port: tuple[str, str], row: WriteRow) -> list[Statement]:
-    found = [Statement(_WRITE, (*port, row.number, encode_named(row)))]
+    found = [Statement(_WRITE, (*port, row.number, encode_named(row), _now()))]
     for part, bodies in enumerate(row.bodies):
         found.append(Statement(_WRITE_BODY, (*port, row.number, part, *encode_bodies(bodies))))
     return found

@@ -112,6 +112,9 @@ CREATE INDEX lineage_set ON lineage (operator, port, input_set);
 CREATE INDEX read_event_set ON read_event (operator, input_set) WHERE input_set IS NOT NULL;
 CREATE INDEX state_event_set ON state_event (operator, input_set);
 ALTER TABLE read_event ADD COLUMN description TEXT;
+-- When, in milliseconds since the epoch; null in logs from before.
+ALTER TABLE sent ADD COLUMN at INTEGER;
+ALTER TABLE write_action ADD COLUMN at INTEGER;
 """
 
 TABLES = TABLES_OF_1 + ADDED_IN_2 + ADDED_IN_3

@@ -206,7 +206,7 @@ def _collect_often(around: Surroundings, every: float, stop: threading.Event) ->
     """Collect beside the run; what goes wrong here is the run's next commit's to report."""
     while not stop.wait(every):
         try:
-            collected = collect(around.store, around.bodies)
+            collected = collect(around.store, around.bodies, around.keep())
             level = logging.INFO if collected.events or collected.files else logging.DEBUG
             _LOG.log(level, "collected", extra={"events": collected.events, "files": len(collected.files)})
         except ClewError:

@@ -1,7 +1,7 @@
 """The log of a simulated run: the memory store, watched, and able to lose what was not yet durable."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from clew.ids import Port
@@ -10,7 +10,7 @@ from clew.protocol.rows import Bodies, EventRun
 from clew.protocol.step import LogEvents, LogReadEvent, Write
 from clew.runtime.bodies import load
 from clew.runtime.codec import decode, decode_stream
-from clew.store.base import Collected
+from clew.store.base import NO_PORTS, Collected
 from clew.store.memory import MemoryStore, Rows, _copy
 from tests.simulation.outside import Row
 
@@ -53,9 +53,9 @@ class Journal(MemoryStore):
         self.commits += 1
         return super().decide_asides(operator, numbers, status)
 
-    def collect(self, grace: int = 0) -> Collected:
+    def collect(self, grace: int = 0, keep: Mapping[Port, int] = NO_PORTS) -> Collected:
         """Collect durably, as every store does: the files it names are removed next, for good."""
-        collected = super().collect(grace)
+        collected = super().collect(grace, keep)
         self.commits += 1
         self._safe = None
         return collected

@@ -22,6 +22,8 @@ from tests.store.histories import IN, OUT, Draw, World, steps
 from tests.store.logs import OPERATORS, SENDERS, SINK_TABLE, TOPOLOGY, each_event, each_member, tables
 from tests.store.views import postgres_views, sqlite_views
 
+#: Where some collections keep events, and write actions.
+KEPT = {OUT["reader"]: 5, OUT["mapper"]: 3, Port("sink", "writes:table"): 2}
 Steps = list[tuple[str, Any, list[Draw]]]
 
 
@@ -62,7 +64,7 @@ class Backend:
                 case "commit":
                     return self.store.commit(subject, self.incarnations[subject], writes)
                 case "collect":
-                    return self.store.collect(subject)
+                    return self.store.collect(subject, KEPT if subject == 3 else {})
                 case "take over":
                     self.incarnations[subject] = self.store.take_over(subject)
                 case "zombie":
@@ -121,6 +123,8 @@ def lineage_answers(store: KeptStore) -> dict[Any, Any]:
         "inputs of": {name: [_each(store.inputs_of(name, *some)) for some in asked] for name in OPERATORS},
         "joined": {receiver: [store.joined(receiver, *some) for some in asked] for receiver in IN.values()},
         "outputs of": {name: [store.outputs_of(name, *some) for some in asked] for name in OPERATORS},
+        "undone from": {receiver: store.undone_from(receiver) for receiver in IN.values()},
+        "first inputs": {name: [store.first_inputs(name, number) for number, _ in asked] for name in OPERATORS},
         "reads of": {name: store.reads_of(name, InputSetId(1), 9) for name in OPERATORS},
         "label": {name: [store.label(name, number) for number, _ in asked] for name in OPERATORS},
         "seen": {name: [store.seen(name, number) for number, _ in asked] for name in OPERATORS},
