@@ -182,9 +182,10 @@ class UserFunctionFailed(ClewError):
 
     def __str__(self) -> str:
         where = f"{self.events}, {self.record}" if self.record else self.events
+        frames = f"\n{self.frames}" if self.frames else ""
         return (
             f"operator {self.operator} failed on {where} ({counted(self.attempts, 'attempt')}): "
-            f"{self.kind}: {self.message}\n{self.frames}\n"
+            f"{self.kind}: {self.message}{frames}\n"
             "mend the function and run again: the run resumes at this event"
         )
 
@@ -279,6 +280,17 @@ class SchemaChanged(ClewError):
             f"{self.port} produced column {self.column} as {self.found}, but this port is fixed to "
             f"{self.expected}; cast it in the function, or declare schema= on the operator"
         )
+
+
+@dataclass(eq=False)
+class RecordRefused(ClewError):
+    """A function of single records returned one that its port cannot carry."""
+
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"it returned {self.found}, expected {self.expected}"
 
 
 @dataclass(eq=False)

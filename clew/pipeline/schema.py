@@ -58,6 +58,11 @@ def conform(table: pa.Table, schema: pa.Schema, port: str) -> pa.Table:
     return table.select(schema.names).cast(schema)
 
 
+def fits(found: pa.DataType, expected: pa.DataType) -> bool:
+    """Say whether every value of one type, in its normal form, is a value of another."""
+    return next(_type_differences("", found, expected), None) is None
+
+
 def to_bytes(schema: pa.Schema) -> bytes:
     """Serialise a schema as the log keeps it: an Arrow IPC message."""
     data: bytes = schema.serialize().to_pybytes()

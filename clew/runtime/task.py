@@ -263,8 +263,9 @@ class _Generation:
             context = _TaskContext(self._spec, work.state or {}, made, self._lookups, resources)
             folded = _fold(self._spec.general, events)
             result = function.run(InputSet(work.number, work.key, events, self._inputs, folded), context)
-        elif work.mode == "sift" and isinstance(function.run, PerRecord):
-            result = self._sift(function.run, events, work, made, arguments)
+        elif isinstance(function.run, PerRecord):
+            schema = self._encoder.schema(function.outputs[0])
+            result = self._per_record(function.run, schema, self._tables(events, work), work, made, arguments)
         else:
             result = function.run(*self._tables(events, work), **arguments)
         for port, table in outputs_by_port(result, function.outputs, self._spec.name):
@@ -273,12 +274,20 @@ class _Generation:
                 made.outputs.setdefault(port, []).append(encoded)
         return made
 
-    def _sift(
-        self, run: PerRecord, events: Sequence[Event], work: SetWork, made: _Made, arguments: Mapping[str, Any]
+    def _per_record(
+        self,
+        run: PerRecord,
+        schema: pa.Schema | None,
+        tables: Iterator[pa.Table],
+        work: SetWork,
+        made: _Made,
+        arguments: Mapping[str, Any],
     ) -> pa.Table:
-        """Run a function of single records, and keep those that it fails on apart."""
-        (table,) = self._tables(events, work)
-        result, failures = run.sift(table, arguments)
+        """Run a function of single records; to sift, keep those that it fails on apart."""
+        (table,) = tables
+        if work.mode != "sift":
+            return run.over(table, arguments, schema)
+        result, failures = run.sift(table, arguments, schema)
         for error in failures:
             told = failure(error, work.number)
             assert told.record is not None
@@ -414,6 +423,10 @@ class Encoder:
             table = conform(table, schema, f"{self._operator}.{port}")
         body = encode(table)
         return Header(table.num_rows, len(body), self._facts(port, table)), body
+
+    def schema(self, port: str) -> pa.Schema | None:
+        """Return the schema of a port: what the log has fixed, or was declared, or came first; None before that."""
+        return self._schemas.get(port)
 
     def learned(self) -> tuple[FixSchema, ...]:
         """Return the schemas that the log does not have yet."""
