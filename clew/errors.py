@@ -233,9 +233,12 @@ class LookupFailed(ClewError):
     operator: str
     lookup: str
     what: str
+    #: The user's own, where a function of theirs raised.
+    frames: str = ""
 
     def __str__(self) -> str:
-        return f"lookup {self.lookup} of operator {self.operator}: {self.what}; mend it, and run again"
+        cure = f"\n{self.frames}\nmend it, and run again" if self.frames else "; mend it, and run again"
+        return f"lookup {self.lookup} of operator {self.operator}: {self.what}{cure}"
 
 
 @dataclass(eq=False)
@@ -274,11 +277,19 @@ class SchemaChanged(ClewError):
     column: str
     found: str
     expected: str
+    #: Whether the port's schema was declared; else its first event has fixed it.
+    declared: bool = False
 
     def __str__(self) -> str:
+        found = f"{self.port} produced column {self.column} as {self.found}"
+        if self.declared:
+            return (
+                f"{found}, but this port is declared with {self.expected}; cast it in the function, or mend the "
+                "declaration and start with --fresh"
+            )
         return (
-            f"{self.port} produced column {self.column} as {self.found}, but this port is fixed to "
-            f"{self.expected}; cast it in the function, or declare schema= on the operator"
+            f"{found}, but this port is fixed to {self.expected} since its first event; cast it in the function, or "
+            "declare schema= and start with --fresh"
         )
 
 
