@@ -242,12 +242,14 @@ def test_a_first_event_that_does_not_tell_a_type_fixes_nothing(tmp_path: Path) -
     assert [row["discount"] for row in rows(tmp_path / "out")] == [None, 1.5, 1.5]
 
 
-@pytest.mark.parametrize("first", [pa.array([None]), pa.array([[]]), pa.array([{"x": None}])], ids=str)
-def test_also_a_source_and_a_part_of_a_type_must_be_told(first: pa.Array) -> None:
+@pytest.mark.parametrize(
+    "first", [pa.array([None]), pa.array([[]]), pa.array([{"x": None}])], ids=["column", "items", "field"]
+)
+def test_also_a_source_and_a_part_of_a_type_must_be_told(first: pa.Array, tmp_path: Path) -> None:
     pipeline = Pipeline("nulls")
     pipeline.source("numbers", generator(lambda i: pa.table({"c": first}), 3))
     with pytest.raises(TypeRefused, match="declare schema= for numbers"):
-        run(pipeline, engine="inline")
+        run(pipeline, log=f"sqlite:///{tmp_path}/log.db", engine="inline")
 
 
 def test_such_an_event_can_be_tried_again_when_others_have_told_the_type(tmp_path: Path) -> None:
@@ -267,5 +269,5 @@ def test_a_column_that_is_declared_as_null_may_stay_so(tmp_path: Path) -> None:
         "numbers", generator(lambda i: pa.table({"n": [i], "nothing": pa.nulls(1)}), 3, schema=schema)
     )
     source.filter(lambda record: True, name="same").sink(files(tmp_path / "out"))
-    run(pipeline, engine="inline")
+    run(pipeline, log=f"sqlite:///{tmp_path}/log.db", engine="inline")
     assert [row["nothing"] for row in rows(tmp_path / "out")] == [None, None, None]
