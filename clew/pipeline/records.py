@@ -69,12 +69,15 @@ class PerRecord:
         for index, row in enumerate(rows):
             try:
                 result = self.function(row if self.record is None else self.record(**row), **given)
-                if self.verb == "filter":
-                    places += [index] if result else []
-                else:
-                    own = [_row(one) for one in ((result,) if self.verb == "map" else result or ())]
+                if self.verb == "map":
+                    made.append(_row(result))
+                    places.append(index)
+                elif self.verb == "flat_map":
+                    own = [_row(one) for one in result or ()]
                     made += own
                     places += [index] * len(own)
+                elif result:
+                    places.append(index)
             except Exception as error:
                 failed[index] = error
                 if stop:
