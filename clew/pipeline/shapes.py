@@ -72,7 +72,7 @@ def _alone(row: Row, schema: pa.Schema) -> pa.Table:
 
 def _check_known(name: str, schema: pa.Schema) -> None:
     if name not in schema.names:
-        raise RecordRefused(f"a column {name}", f"only {', '.join(schema.names)}")
+        raise RecordRefused(f"a column {name!r}", f"only {', '.join(schema.names)}")
 
 
 def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:
@@ -115,7 +115,8 @@ def _normal(values: pa.Array) -> pa.Array:
 
 def _likely(rows: Sequence[Row]) -> pa.Schema:
     """Return the schema that most of the records have, column by column."""
-    return pa.schema([(name, _commonest(row.get(name) for row in rows)) for name in _names(rows)])
+    names = [name for name in _names(rows) if isinstance(name, str) and name]
+    return pa.schema([(name, _commonest(row.get(name) for row in rows)) for name in names])
 
 
 def _commonest(values: Iterable[Any]) -> pa.DataType:

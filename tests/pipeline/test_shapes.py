@@ -84,3 +84,10 @@ def test_without_a_schema_most_records_decide(values: list[Any], wrong: list[int
     assert sorted(refused) == wrong
     assert table.schema == pa.schema([("c", kind)])
     assert table.num_rows == len(values) - len(wrong)
+
+
+@pytest.mark.parametrize("name", [1, "", None])
+def test_a_record_with_a_column_that_has_no_usable_name_is_refused(name: Any) -> None:
+    table, refused = shaped([{"c": 1}, {"c": 2, name: 3}], [0, 1], None)
+    assert table.to_pylist() == [{"c": 1}]
+    assert str(refused[1]) == f"it returned a column {name!r}, expected only c"

@@ -263,7 +263,7 @@ def test_a_record_with_a_column_that_the_port_does_not_have_is_set_aside_alone(t
     pipeline.sink("priced", files(tmp_path / "out"))
     assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 1
     (one,) = quarantine_of(pipeline.graph(), **place(tmp_path))
-    assert one.row.error["message"] == "it returned a column w, expected only n, v"
+    assert one.row.error["message"] == "it returned a column 'w', expected only n, v"
     assert found(tmp_path) == Counter(n for n in range(30) if n != 14)
 
 
