@@ -17,7 +17,12 @@ _WHOLE = frozenset({pa.lib.Type_INT8, pa.lib.Type_INT16, pa.lib.Type_INT32, pa.l
 
 def table_of(rows: Sequence[Row]) -> pa.Table:
     """Make a table of records, which may lack columns that others have."""
-    return pa.table({name: pa.array([row.get(name) for row in rows]) for name in _names(rows)})
+    names = _names(rows)
+    for name in names:
+        if not isinstance(name, str):
+            # Arrow would take its text for the name.
+            raise TypeError(f"{name!r} cannot name a column; use text")
+    return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
 
 
 def shaped(
