@@ -182,9 +182,10 @@ class UserFunctionFailed(ClewError):
 
     def __str__(self) -> str:
         where = f"{self.events}, {self.record}" if self.record else self.events
+        frames = f"\n{self.frames}" if self.frames else ""
         return (
             f"operator {self.operator} failed on {where} ({counted(self.attempts, 'attempt')}): "
-            f"{self.kind}: {self.message}\n{self.frames}\n"
+            f"{self.kind}: {self.message}{frames}\n"
             "mend the function and run again: the run resumes at this event"
         )
 
@@ -232,9 +233,12 @@ class LookupFailed(ClewError):
     operator: str
     lookup: str
     what: str
+    #: The user's own, where a function of theirs raised.
+    frames: str = ""
 
     def __str__(self) -> str:
-        return f"lookup {self.lookup} of operator {self.operator}: {self.what}; mend it, and run again"
+        cure = f"\n{self.frames}\nmend it, and run again" if self.frames else "; mend it, and run again"
+        return f"lookup {self.lookup} of operator {self.operator}: {self.what}{cure}"
 
 
 @dataclass(eq=False)
@@ -273,12 +277,31 @@ class SchemaChanged(ClewError):
     column: str
     found: str
     expected: str
+    #: Whether the port's schema was declared; else its first event has fixed it.
+    declared: bool = False
 
     def __str__(self) -> str:
+        found = f"{self.port} produced column {self.column} as {self.found}"
+        if self.declared:
+            return (
+                f"{found}, but this port is declared with {self.expected}; cast it in the function, or mend the "
+                "declaration and start with --fresh"
+            )
         return (
-            f"{self.port} produced column {self.column} as {self.found}, but this port is fixed to "
-            f"{self.expected}; cast it in the function, or declare schema= on the operator"
+            f"{found}, but this port is fixed to {self.expected} since its first event; cast it in the function, or "
+            "declare schema= and start with --fresh"
         )
+
+
+@dataclass(eq=False)
+class RecordRefused(ClewError):
+    """A function of single records returned one that its port cannot carry."""
+
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"it returned {self.found}, expected {self.expected}"
 
 
 @dataclass(eq=False)

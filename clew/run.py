@@ -484,10 +484,10 @@ def _accepted_change(graph: Graph, store: Store, accept: Sequence[str]) -> Chang
 
 def _change(graph: Graph, store: Store) -> Change:
     links = {receiver: sender for sender, receiver in store.links()}
-    if is_as_it_was(graph, links, store.versions()):
+    if is_as_it_was(graph, links, store.versions(), store.schema):
         return Change((), (), {})
     logged = read_logged(store)
-    return plan(graph, logged, compare(graph, logged, lambda operator: used_events(store, operator)))
+    return plan(graph, logged, compare(graph, logged, lambda operator: used_events(store, operator), store.schema))
 
 
 def _take_over(change: Change, graph: Graph, store: KeptStore) -> None:

@@ -162,7 +162,8 @@ def _promises(spec: OperatorSpec) -> Iterator[str]:
     if spec.source is not None:
         yield _source_promise(spec)
     elif spec.settings.deterministic:
-        yield "deterministic, as declared: `clew verify` computes it again and compares"
+        how = "built in" if spec.built_in else "declared"
+        yield f"deterministic, as {how}: `clew verify` computes it again and compares"
     elif not spec.is_sink:
         yield "not declared deterministic: of several results that a crash may cause, exactly one is logged and seen"
     for sink in spec.sinks.values():

@@ -12,7 +12,7 @@ from clew.errors import ClewError, GraphError
 from clew.pipeline.contracts import Continuing, Observed, Replayable, Source
 from clew.pipeline.location import caller
 from clew.pipeline.lookups import Lookup
-from clew.pipeline.records import table_of
+from clew.pipeline.shapes import table_of
 
 _KINDS = (
     "a path of files, a pyarrow.Table, a pandas DataFrame, a list of dicts, a source that can be read to its end, or a "

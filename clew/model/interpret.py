@@ -18,6 +18,7 @@ from clew.model.windows import Records
 from clew.pipeline.graph import Generative, OperatorSpec
 from clew.pipeline.lookups import Content
 from clew.pipeline.operators import Event, InputSet
+from clew.pipeline.records import PerRecord
 from clew.pipeline.schema import conform, fixed, normalise
 
 #: Calls a function of Spark DataFrames with Arrow tables, and returns its result with Arrow tables for DataFrames;
@@ -47,6 +48,8 @@ class Given:
     records: Records | None = None
     #: What the run has kept of the lookups.
     lookups: Mapping[str, Content] = field(default_factory=dict)
+    #: The schemas of the output ports that ever had an event.
+    outputs: Mapping[str, pa.Schema] = field(default_factory=dict)
 
 
 @dataclass
@@ -73,12 +76,20 @@ def interpret(given: Given, frames: Frames | None = None) -> Made:
             result = function.run(_input_set(given), context)
             context.check()
         case "arrow":
-            result = function.run(*_tables(given, function), **function.arguments(given.lookups, _resources(function)))
+            result = _run(given, function)
         case "dataframe":
             result = _framed(frames, given, function, list(_tables(given, function)))
     for port, table in _by_port(result, function):
         context.made.add(port, table)
     return context.made
+
+
+def _run(given: Given, function: Generative) -> Any:
+    arguments = function.arguments(given.lookups, _resources(function))
+    if isinstance(function.run, PerRecord):
+        (table,) = _tables(given, function)
+        return function.run.over(table, arguments, given.outputs.get(function.outputs[0]))
+    return function.run(*_tables(given, function), **arguments)
 
 
 def interpret_rows(givens: Sequence[Given], frames: Frames | None) -> list[Made]:

@@ -174,7 +174,7 @@ class Recompute:
         }
         return Given(
             spec, claim.function, claim.key, claim.input_set, events, self.inputs, claim.state, answers,
-            _records_left(claim, events), self._lookups(spec),
+            _records_left(claim, events), self._lookups(spec), self.outputs,
         )  # fmt: skip
 
     def _lookups(self, spec: OperatorSpec) -> dict[str, Content]:

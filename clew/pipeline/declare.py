@@ -10,6 +10,16 @@ import pyarrow as pa
 
 from clew.errors import GraphError, TypeRefused
 from clew.ids import Port
+from clew.pipeline.arguments import (
+    Unknown,
+    wrong_connection,
+    wrong_function,
+    wrong_predicate,
+    wrong_sink,
+    wrong_source,
+    wrong_window,
+)
+from clew.pipeline.builtin import Numbered, Stamped
 from clew.pipeline.contracts import Connection, Sink, Source
 from clew.pipeline.dependencies import read_depends
 from clew.pipeline.functions import OnPandas, Sql
@@ -44,7 +54,7 @@ class Pipeline:
     """A pipeline under declaration: sources, operators, sinks and how they are connected."""
 
     def __init__(self, name: str) -> None:
-        if not _NAME.fullmatch(name):
+        if not _is_name(name):
             raise GraphError(f"{name!r} cannot name a pipeline; use letters, digits, - and _", caller())
         self.name = name
         self._location = caller()
@@ -60,6 +70,8 @@ class Pipeline:
     def source(self, name: str, source: Source, **settings: Any) -> Stream:
         """Declare a source; its events leave by the port `out`."""
         where = caller()
+        if not self._right(wrong_source(source, name), where):
+            source = Unknown()
         self._add(
             OperatorSpec(
                 name, where, self._settings(settings, name, where), outputs=("out",), source=source,
@@ -89,6 +101,8 @@ class Pipeline:
 
         def declare(function: Function) -> Function:
             self._decorated(where)
+            if not self._right(wrong_function(function, name or "an operator"), where):
+                return self._unusable(function, name, where, sent)
             own = name or function.__name__
             # A copy: a decorator may be kept and used again.
             given = dict(settings)
@@ -96,7 +110,8 @@ class Pipeline:
             kind, parameters = self._inspect(function, own, where, besides)
             ports = self._inputs(inputs, own, where, parameters)
             run, how = run_of(function, kind)
-            made = Generative(function.__name__, run, how, window or Each(), sent, row_local, besides)
+            formed = self.window_of(window, Each(), own, where)
+            made = Generative(function.__name__, run, how, formed, sent, row_local, besides)
             self._declare(own, where, ports, made, given, schema)
             self._remember(function, own)
             return function
@@ -124,12 +139,15 @@ class Pipeline:
         def declare(function: Function) -> Function:
             self._decorated(where)
             own = self._port(operator, where).operator
+            if not self._right(wrong_function(function, own), where):
+                return function
             given = self._besides({"lookups": lookups, "setup": setup}, own, where)
             besides = self._taking((function,), given, own, where)
             kind, parameters = self._inspect(function, own, where, besides)
             self._check_ports(sent, own, where)
             run, how = run_of(function, kind)
-            made = Generative(function.__name__, run, how, window or Each(), sent, besides=besides)
+            formed = self.window_of(window, Each(), own, where)
+            made = Generative(function.__name__, run, how, formed, sent, besides=besides)
             self._extend(own, made, parameters, where)
             return function
 
@@ -153,14 +171,15 @@ class Pipeline:
         What is named like a setting, `lookups` or `setup` is that; all others are inputs. Lookups are tables too.
         """
         where = caller()
-        settings = {key: given.pop(key) for key in list(given) if key in (*_SETTINGS, *_BESIDES)}
+        settings, given = self.settings_apart(given)
         besides = self._besides(settings, name, where)
         for both in sorted(set(given).intersection(besides.lookups)):
             self._wrong(f"{name} has an input and a lookup of the name {both}; give one of them another", where)
         besides = replace(besides, passed=tuple(besides.lookups))
         ports = self._inputs(tuple(given.values()), name, where, tuple(given))
         run = Sql(text, tuple(given))
-        made = Generative("sql", run, "dataframe", window or Batch(), ("out",), besides=besides)
+        formed = self.window_of(window, Batch(), name, where)
+        made = Generative("sql", run, "dataframe", formed, ("out",), besides=besides)
         return self._declare(name, where, ports, made, settings, schema)
 
     def per_record(
@@ -169,8 +188,13 @@ class Pipeline:
         """Declare a function of single records; `Stream.map` and its like call this."""
         where = caller()
         own = name or self.name_for(stream, function, verb)
-        if verb == "filter" and not callable(function):
+        if verb == "filter" and self._right(wrong_predicate(function, own), where) and not callable(function):
             return self.built(verb, (stream,), Filter(function), Each(), own, settings)
+        if not callable(function):
+            # A predicate was looked at already.
+            self._right(None if verb == "filter" else wrong_function(function, own), where)
+            self._unusable(function, own, where, ("out",))
+            return Stream(Port(own, "out"), self)
         given = dict(settings)
         schema = given.pop("schema", None)
         besides = self._taking((function,), self._besides(given, own, where), own, where)
@@ -190,18 +214,41 @@ class Pipeline:
         outputs: tuple[str, ...] = ("out",),
         calls: Sequence[Callable[..., Any]] = (),
     ) -> Stream:
-        """Declare one of Clew's own functions, which are deterministic; verbs of streams call this.
+        """Declare one of Clew's own functions; verbs of streams call this.
 
-        `calls` are the user's functions that it calls: these may take lookups.
+        `calls` are the user's functions that it calls: these may take lookups. Without any it is deterministic; else
+        that is for the user to declare.
         """
         where = caller()
         own = name or self.name_for(inputs[0], None, verb)
         names = ("in",) if len(inputs) == 1 else tuple(f"in{i + 1}" for i in range(len(inputs)))
-        given = {"deterministic": True, **settings}
+        given = {**({} if calls else {"deterministic": True}), **settings}
         besides = self._taking(calls, self._besides(given, own, where), own, where)
-        made = Generative(verb, function, "arrow", window, outputs, besides=besides)
+        formed = self.window_of(window, Each(), own, where)
+        made = Generative(verb, function, "arrow", formed, outputs, besides=besides)
         ports = self._inputs(inputs, own, where, names)
-        return self._declare(own, where, ports, made, given, None)
+        return self._declare(own, where, ports, made, given, None, built_in=not calls)
+
+    def settings_apart(
+        self, given: Mapping[str, Any], settings: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what of some arguments are settings, by their names, and what are not.
+
+        Where settings are given by themselves, none of the others is one.
+        """
+        names = (*_SETTINGS, *_BESIDES) if settings is None else ()
+        own = {name: value for name, value in given.items() if name in names}
+        return {**own, **(settings or {})}, {name: value for name, value in given.items() if name not in names}
+
+    def window_of(self, window: Any, default: Window, name: str, where: str | None = None) -> Window:
+        """Return a window as it was given, or the default for none; also for something that is no window."""
+        if window is None:
+            return default
+        return window if self._right(wrong_window(window, name), where or caller()) else default
+
+    def wrong(self, message: str | None) -> None:
+        """Keep what is wrong with the line that declares now, if anything; verbs of streams call this."""
+        self._right(message, caller())
 
     def name_for(self, stream: Any, function: Any, verb: str) -> str:
         """Return the name of an operator that was given none: its function's, or one made of its input and its verb."""
@@ -288,6 +335,7 @@ class Pipeline:
         generative: Generative,
         settings: Mapping[str, Any],
         schema: "pa.Schema | Mapping[str, pa.Schema] | None",
+        built_in: bool = False,
     ) -> Stream:
         """Add an operator with one generative function; returns its first output."""
         late = late_function(generative, tuple(ports))
@@ -296,7 +344,7 @@ class Pipeline:
         self._add(
             OperatorSpec(
                 own, where, self._settings(settings, own, where), ports, (*sent, *_outputs(late)), (generative, *late),
-                schemas=self._schemas(schema, sent, where),
+                schemas=self._schemas(schema, sent, where), built_in=built_in,
             )
         )  # fmt: skip
         return Stream(Port(own, sent[0] if sent else "out"), self)
@@ -322,14 +370,16 @@ class Pipeline:
         sent = _names(outputs)
         besides = self._besides(settings, name, where)
         if calls is not None:
-            self._taking(calls, besides, name, where)
+            self._taking([one for one in calls if self._right(wrong_function(one, name), where)], besides, name, where)
+        written = {key: one for key, one in (writes or {}).items() if self._right(wrong_sink(one, name), where)}
+        asked = {key: one for key, one in (reads or {}).items() if self._right(wrong_connection(one, name), where)}
         names = ("in",) if len(inputs) == 1 else tuple(f"in{i + 1}" for i in range(len(inputs)))
         received = self._inputs(inputs, name, where, _names(ports) if ports else names)
         self._add(
             OperatorSpec(
                 name, where, self._settings(settings, name, where), received, sent,
-                self._generatives(operator, name, sent, where, besides), operator, sinks=dict(writes or {}),
-                reads=dict(reads or {}), schemas=self._schemas(schema, sent, where),
+                self._generatives(operator, name, sent, where, besides), operator, sinks=written,
+                reads=asked, schemas=self._schemas(schema, sent, where), built_in=_is_built_in(operator),
             )
         )  # fmt: skip
         return Stream(Port(name, sent[0] if sent else "out"), self)
@@ -339,7 +389,8 @@ class Pipeline:
         where = caller()
         port = self._port(stream, where)
         own = name or (f"{port.operator}_sink" if port.name == "out" else f"{port.operator}_{port.name}_sink")
-        self._add(OperatorSpec(own, where, self._settings(settings, own, where), {"in": port}, sinks={"out": sink}))
+        sinks = {"out": sink} if self._right(wrong_sink(sink, own), where) else {}
+        self._add(OperatorSpec(own, where, self._settings(settings, own, where), {"in": port}, sinks=sinks))
 
     def lineage(self, start: Any, target: Any, *, keep: Duration | None = None, keep_bytes: int | None = None) -> None:
         """Capture lineage along all paths from one output port to another, or to a sink, named by its name.
@@ -363,6 +414,11 @@ class Pipeline:
         """Return the port written as `operator.port`, also one that is declared later."""
         return Stream(Port.parse(text), self)
 
+    @property
+    def wrong_so_far(self) -> tuple[GraphError, ...]:
+        """What is wrong with the lines that were declared until now, each by itself."""
+        return tuple(self._errors)
+
     def graph(self) -> Graph:
         """Check everything and return the pipeline as a value; raises GraphErrors."""
         idle = [
@@ -371,7 +427,7 @@ class Pipeline:
         return build(self.name, self._specs, [*self._errors, *idle], self._location, self._scopes)
 
     def _add(self, spec: OperatorSpec) -> None:
-        if not _NAME.fullmatch(spec.name):
+        if not _is_name(spec.name):
             self._wrong(f"{spec.name!r} cannot name an operator; use letters, digits, - and _", spec.location)
         self._check_ports((*spec.inputs, *spec.outputs), spec.name, spec.location)
         self._specs.append(spec)
@@ -416,6 +472,18 @@ class Pipeline:
     def _wrong(self, message: str, where: str) -> None:
         self._errors.append(GraphError(message, where))
 
+    def _right(self, wrong: str | None, where: str) -> bool:
+        """Keep what is wrong with an argument; say whether nothing is."""
+        if wrong is not None:
+            self._wrong(wrong, where)
+        return wrong is None
+
+    def _unusable(self, function: Function, name: str | None, where: str, outputs: tuple[str, ...]) -> Function:
+        """Add an operator whose function is none, so that what reads from it is not wrong for that."""
+        if name is not None:
+            self._add(OperatorSpec(name, where, Settings(), outputs=outputs))
+        return function
+
     def _decorated(self, where: str) -> None:
         # A decorator that is kept and used again is pending only once.
         if where in self._pending:
@@ -423,7 +491,7 @@ class Pipeline:
 
     def _check_ports(self, ports: Sequence[str], name: str, where: str) -> None:
         for port in ports:
-            if not _NAME.fullmatch(port):
+            if not _is_name(port):
                 self._wrong(f"{port!r} cannot name a port of {name}; use letters, digits, - and _", where)
 
     def _remember(self, function: Callable[..., Any], name: str) -> None:
@@ -561,6 +629,15 @@ def _returned(hint: Any) -> str:
     """Return the kind of what a function returns, also in a list or a dict; "" where its annotation does not tell."""
     inner = [one for one in get_args(hint) if one not in (str, type(None), ...)]
     return _kind(inner[0]) if inner else _kind(hint)
+
+
+def _is_built_in(operator: Any) -> bool:
+    """Say whether an operator is Clew's, and calls no function of the user's."""
+    return isinstance(operator, Numbered | Stamped)
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def _names(names: Sequence[str]) -> tuple[str, ...]:

@@ -119,6 +119,7 @@ class Aggregate:
     columns: Mapping[str, tuple[str, str]]
     #: Whose records they are, for messages.
     of: str = "the stream"
+    operator: str = "aggregate"
 
     def __call__(self, table: pa.Table) -> pa.Table:
         self._check(table)
@@ -137,7 +138,10 @@ class Aggregate:
             for column in columns:
                 if column not in table.column_names:
                     have = ", ".join(table.column_names)
-                    raise ClewError(f"{self.of} has no column {column} to {what}; it has {have}")
+                    raise ClewError(
+                        f"operator {self.operator} is to {what} column {column}, which {self.of} does not have; name "
+                        f"one of its columns in aggregate(...): {have}"
+                    )
 
 
 #: The column by which groups keep the order of their first records.

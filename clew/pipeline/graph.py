@@ -13,7 +13,7 @@ from clew.ids import Capture, Port
 from clew.pipeline.contracts import Connection, Sink, Source
 from clew.pipeline.lookups import Besides, Content, Lookup
 from clew.pipeline.operators import LateRecords, Operator, OperatorLogic, WindowLogic
-from clew.pipeline.schema import fixed
+from clew.pipeline.schema import fixed, untyped
 from clew.pipeline.scopes import Scope, captures, resolved, wrong
 from clew.pipeline.versions import Version, version_of
 from clew.pipeline.windows import Batch, Each, Window
@@ -121,6 +121,8 @@ class OperatorSpec:
     reads: Mapping[str, Connection] = field(default_factory=dict)
     #: Declared schemas by output port.
     schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
+    #: Whether Clew brings it along, and nothing of the user's is called in it.
+    built_in: bool = False
 
     @property
     def is_source(self) -> bool:
@@ -196,6 +198,12 @@ class Graph:
         schema = self.operators[port.operator].schemas.get(port.name)
         return None if schema is None else fixed(schema)
 
+    @cached_property
+    def declared_untyped(self) -> frozenset[str]:
+        """The columns that some declared schema has as null: the user says that they stay so."""
+        schemas = [schema for spec in self.operators.values() for schema in spec.schemas.values()]
+        return frozenset(field.name for schema in schemas for field in untyped(schema))
+
     def sender(self, receiver: Port) -> Port:
         return self.operators[receiver.operator].inputs[receiver.name]
 
@@ -238,6 +246,9 @@ def build(
 
 def warnings(graph: Graph) -> Iterator[str]:
     """Say what will work but may surprise."""
+    if not any(spec.sinks for spec in graph.operators.values()):
+        first = next(iter(graph.operators.values()))
+        yield f"{first.location}: pipeline {graph.name} has no sink, so it writes nothing; add one with .sink(...)"
     for spec in graph.operators.values():
         for function in spec.functions:
             if function.style == "dataframe" and isinstance(function.window, Each) and not function.row_local:

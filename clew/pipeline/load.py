@@ -34,11 +34,14 @@ class ImportRaised(ClewError):
     file: str
     error: str
     frames: str
+    #: What was wrong with the lines before, which had declared something already.
+    before: tuple[GraphError, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join(
-            part for part in (f"{self.file} cannot be imported: {self.error}", self.frames, "mend the file") if part
-        )
+        found = [f"{self.file} cannot be imported: {self.error}", self.frames]
+        if self.before:
+            found += ["and this is wrong in what it had declared by then:", *(f"  {error}" for error in self.before)]
+        return "\n".join(part for part in (*found, "mend the file") if part)
 
 
 def load(path: str, name: str | None = None, original: str | None = None) -> Pipeline:
@@ -76,7 +79,7 @@ def _import(file: Path, original: str | None) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
-        raise _explained(file, error) from error
+        raise _explained(file, error, module) from error
     return module
 
 
@@ -90,19 +93,23 @@ def _module_name(file: Path) -> str:
     return f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
 
 
-def _explained(file: Path, error: BaseException) -> BaseException:
-    """Return what to raise in place of what the user's file raised."""
-    if isinstance(error, GraphError) and not error.location:
-        return GraphError(error.message, _own_location(error))
-    if isinstance(error, GraphError | GraphErrors | KeyboardInterrupt):
+def _explained(file: Path, error: BaseException, module: ModuleType) -> BaseException:
+    """Return what to raise in place of what the user's file raised, with what was wrong before it did."""
+    before = {id(pipeline): pipeline for pipeline in _pipelines(module).values()}
+    wrong = tuple(found for pipeline in before.values() for found in pipeline.wrong_so_far)
+    if isinstance(error, GraphError):
+        located = error if error.location else GraphError(error.message, _own_location(error))
+        name = next((pipeline.name for pipeline in before.values()), "")
+        return GraphErrors(name, (*wrong, located)) if wrong else located
+    if isinstance(error, GraphErrors | KeyboardInterrupt):
         return error
     if isinstance(error, SystemExit):
         what = f"it ends the process (SystemExit: {error.code})"
         said = f"{what}; a file of a pipeline only declares, so put the rest under if __name__ == '__main__'"
-        return ImportRaised(str(file), said, _own_frames(error))
+        return ImportRaised(str(file), said, _own_frames(error), wrong)
     # A SyntaxError's last lines hold the place and the caret.
     said = "".join(traceback.format_exception_only(error)).strip()
-    return ImportRaised(str(file), said, _own_frames(error))
+    return ImportRaised(str(file), said, _own_frames(error), wrong)
 
 
 def _own_frames(error: BaseException) -> str:

@@ -50,6 +50,8 @@ class Content:
 
 
 def _check_key(table: pa.Table, key: str) -> None:
+    if not table.num_columns:
+        raise ClewError(f"it is empty, so that it has no column {key}, which was named as its key; give it its columns")
     if key not in table.column_names:
         raise ClewError(f"it has no column {key}, which was named as its key; it has {', '.join(table.column_names)}")
     if pa.types.is_nested(table.schema.field(key).type):

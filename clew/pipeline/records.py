@@ -3,7 +3,7 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Literal
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from clew.errors import GraphError
 from clew.pipeline.lookups import taken
+from clew.pipeline.shapes import shaped
 
 Verb = Literal["map", "flat_map", "filter"]
 
@@ -42,39 +43,54 @@ class PerRecord:
     lookup_form: typing.ClassVar[str] = "records"
 
     def __call__(self, table: pa.Table, **given: Any) -> pa.Table:
-        made, failed = self.sift(table, given, stop=True)
+        return self.over(table, given)
+
+    def over(self, table: pa.Table, given: Mapping[str, Any], schema: pa.Schema | None = None) -> pa.Table:
+        """Return what the function makes of all records, of the port's schema; raises at the first that it fails on."""
+        made, failed = self.sift(table, given, schema, stop=True)
         if failed:
             raise failed[0]
         return made
 
-    def sift(self, table: pa.Table, given: Mapping[str, Any], stop: bool = False) -> tuple[pa.Table, list[Exception]]:
+    def sift(
+        self, table: pa.Table, given: Mapping[str, Any], schema: pa.Schema | None = None, stop: bool = False
+    ) -> tuple[pa.Table, list[Exception]]:
         """Return what the function makes of the records on which it does not fail, and how it fails on the others.
 
-        Each failure has the place of its record, and the record, as `__clew_record__`.
+        It fails on a record where it raises, and where it returns what a port of this schema cannot carry. Each failure
+        has the place of its record, and the record, as `__clew_record__`, and they come in the order of their places.
+        With `stop`, nothing is made after the first that it raises on.
         """
-        made: list[Any] = []
-        kept: list[int] = []
-        failed: list[Exception] = []
-        for index, row in enumerate(table.to_pylist()):
+        made: list[Mapping[str, Any]] = []
+        #: Of each row that was made, and of each that was kept, which record it comes from.
+        places: list[int] = []
+        failed: dict[int, Exception] = {}
+        rows = table.to_pylist()
+        for index, row in enumerate(rows):
             try:
                 result = self.function(row if self.record is None else self.record(**row), **given)
-                if self.verb == "filter":
-                    kept += [index] if result else []
-                else:
-                    made += [_row(one) for one in ((result,) if self.verb == "map" else result or ())]
+                if self.verb == "map":
+                    made.append(_row(result))
+                    places.append(index)
+                elif self.verb == "flat_map":
+                    own = [_row(one) for one in result or ()]
+                    made += own
+                    places += [index] * len(own)
+                elif result:
+                    places.append(index)
             except Exception as error:
-                # Who reports the failure names the record; the traceback stays the user's.
-                error.__clew_record__ = (index, row)  # type: ignore[attr-defined]
-                failed.append(error)
+                failed[index] = error
                 if stop:
                     break
-        return table.take(pa.array(kept, pa.int64())) if self.verb == "filter" else table_of(made), failed
-
-
-def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Make a table of records, which may lack columns that others have."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+        if self.verb == "filter":
+            kept = table.take(pa.array(places, pa.int64()))
+        else:
+            kept, refused = shaped(made, places, schema)
+            failed |= refused
+        for index, failure in failed.items():
+            # Who reports the failure names the record; the traceback stays the user's.
+            failure.__clew_record__ = (index, rows[index])  # type: ignore[attr-defined]
+        return kept, [failed[index] for index in sorted(failed)]
 
 
 def _row(result: Any) -> Mapping[str, Any]:

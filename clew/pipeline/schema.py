@@ -45,8 +45,8 @@ def fixed(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(field.name, _target(field.type, field.name)) for field in schema])
 
 
-def conform(table: pa.Table, schema: pa.Schema, port: str) -> pa.Table:
-    """Bring a normalised table to the schema that `port` is fixed to; raises SchemaChanged.
+def conform(table: pa.Table, schema: pa.Schema, port: str, declared: bool = False) -> pa.Table:
+    """Bring a normalised table to the schema that `port` is fixed to, as `declared` or not; raises SchemaChanged.
 
     Columns are matched by name. Types decide, not values: a column is cast only where every value
     of its type fits the expected one, so that a port does not fail on some later day's data.
@@ -54,8 +54,27 @@ def conform(table: pa.Table, schema: pa.Schema, port: str) -> pa.Table:
     if table.schema.equals(schema, check_metadata=True):
         return table
     for column, found, expected in _differences(table.schema, schema):
-        raise SchemaChanged(port, column, found, expected)
+        raise SchemaChanged(port, column, found, expected, declared)
     return table.select(schema.names).cast(schema)
+
+
+def apart(one: pa.Schema, other: pa.Schema) -> tuple[str, str, str] | None:
+    """Return the first column in which two schemas differ, with its type in each; their order does not count."""
+    for name in dict.fromkeys((*one.names, *other.names)):
+        kinds = [str(schema.field(name).type) if name in schema.names else "none" for schema in (one, other)]
+        if kinds[0] != kinds[1]:
+            return name, kinds[0], kinds[1]
+    return None
+
+
+def untyped(schema: pa.Schema) -> list[pa.Field]:
+    """Return the columns that hold nothing but nulls so far, or have such a part, so that their type is not known."""
+    return [field for field in schema if any(map(pt.is_null, _parts(field.type)))]
+
+
+def fits(found: pa.DataType, expected: pa.DataType) -> bool:
+    """Say whether every value of one type, in its normal form, is a value of another."""
+    return next(_type_differences("", found, expected), None) is None
 
 
 def to_bytes(schema: pa.Schema) -> bytes:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clew.ids import Port
+from clew.pipeline.arguments import is_predicate, wrong_predicate
 from clew.pipeline.builtin import Enriched, Numbered, Stamped
 from clew.pipeline.contracts import Connection, Sink
 from clew.pipeline.functions import Aggregate, Branch, How, Join, Union, aggregations
@@ -76,12 +77,19 @@ class Stream:
     ) -> dict[str, "Stream"]:
         """Send each record to the first port whose predicate holds: `branch(large=..., small=..., rest="other")`.
 
-        Predicates are as those of `filter`. What no port takes goes to the port `rest`, or is dropped without one.
+        Predicates are as those of `filter`. What no port takes goes to the port `rest`, or is dropped without one. What
+        is named like a setting, `lookups` or `setup` is that, unless settings are given as `settings={...}`.
         """
+        pipeline, of = self._declaring, name or f"branch of {self.port.operator}"
+        given, ports = pipeline.settings_apart(ports, settings)
+        for setting in () if settings is not None else given:
+            if setting != "setup" and is_predicate(given[setting]):
+                pipeline.wrong(_taken_name(of, setting, "port"))
+        for port, predicate in ports.items():
+            pipeline.wrong(wrong_predicate(predicate, f"port {port} of {of}"))
         sent = (*ports, rest) if rest is not None else tuple(ports)
         calls = [predicate for predicate in ports.values() if callable(predicate)]
-        function = Branch(ports, rest)
-        made = self._declaring.built("branch", (self,), function, Each(), name, settings or {}, sent, calls)
+        made = pipeline.built("branch", (self,), Branch(ports, rest), Each(), name, given, sent, calls)
         return {port: made[port] for port in sent}
 
     def enrich(
@@ -118,7 +126,7 @@ class Stream:
 
     def window(self, window: Window) -> "Windowed":
         """Say which records belong together; go on with `apply`, `aggregate` or `sql`."""
-        return Windowed(self, window)
+        return Windowed(self, self._declaring.window_of(window, Each(), str(self.port)))
 
     def sink(self, sink: Sink, *, name: str | None = None, **settings: Any) -> None:
         """Write every event to a sink."""
@@ -128,6 +136,13 @@ class Stream:
     def _declaring(self) -> "Pipeline":
         assert self._pipeline is not None, f"{self.port} belongs to no pipeline"
         return self._pipeline
+
+
+def _taken_name(operator: str, setting: str, what: str) -> str:
+    return (
+        f"{operator} has a setting {setting}, so a {what} of that name is taken for it; name the {what} otherwise, or "
+        "give the settings apart, as settings={...}"
+    )
 
 
 @dataclass(frozen=True)
@@ -144,9 +159,18 @@ class Windowed:
     def aggregate(
         self, *by: str, name: str | None = None, settings: Mapping[str, Any] | None = None, **columns: Any
     ) -> Stream:
-        """Group the records of each window: `aggregate("item", total=("amount", "sum"), rows="count")`."""
-        function = Aggregate(by, aggregations(columns), self.stream.port.operator)
-        return self.stream._declaring.built("aggregate", (self.stream,), function, self.window, name, settings or {})
+        """Group the records of each window: `aggregate("item", total=("amount", "sum"), rows="count")`.
+
+        What is named like a setting is that, unless settings are given as `settings={...}`.
+        """
+        pipeline = self.stream._declaring
+        own = name or pipeline.name_for(self.stream, None, "aggregate")
+        given, columns = pipeline.settings_apart(columns, settings)
+        for setting in () if settings is not None else given:
+            if isinstance(given[setting], list | tuple) or (given[setting] == "count" and setting != "group"):
+                pipeline.wrong(_taken_name(own, setting, "column"))
+        function = Aggregate(by, aggregations(columns), self.stream.port.operator, own)
+        return pipeline.built("aggregate", (self.stream,), function, self.window, own, given)
 
     def sql(self, text: str, *, name: str | None = None, **settings: Any) -> Stream:
         """Run a query over each window; the stream is the table `records` in it."""

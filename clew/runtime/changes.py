@@ -12,6 +12,7 @@ from typing import Any
 from clew.errors import GraphChanged, SetupFailed
 from clew.ids import InputSetId, Port
 from clew.pipeline.graph import Graph, OperatorSpec
+from clew.pipeline.schema import apart, from_bytes
 from clew.protocol.log.context import fresh
 from clew.protocol.step import (
     BeginAfter,
@@ -29,6 +30,8 @@ from clew.words import counted
 
 #: Says of events of a receiver that wait which of them some Output Set was made of already: (input port, number).
 Used = Callable[[str], Collection[tuple[str, int]]]
+#: Says what the log has fixed an output port's schema to.
+Kept = Callable[[Port], bytes | None]
 _NEW_NAME = "give it a new name, or put it back as it was"
 
 
@@ -73,14 +76,23 @@ class Change:
     retaken: Mapping[str, Mapping[str, Any]]
 
 
-def is_as_it_was(graph: Graph, links: Mapping[Port, Port], versions: Mapping[str, Mapping[str, Any]]) -> bool:
+def is_as_it_was(
+    graph: Graph,
+    links: Mapping[Port, Port],
+    versions: Mapping[str, Mapping[str, Any]],
+    schema: Kept = lambda port: None,
+) -> bool:
     """Say whether a pipeline is what its log says; then nothing that waits there need be looked at."""
     declared = {link.receiver: link.sender for link in graph.links}
     parts = {name: version["parts"] for name, version in versions.items()}
-    return declared == links and parts == {name: dict(spec.version) for name, spec in graph.operators.items()}
+    if declared != links or parts != {name: dict(spec.version) for name, spec in graph.operators.items()}:
+        return False
+    return not any(_schemas(graph, spec, schema) for spec in graph.operators.values())
 
 
-def compare(graph: Graph, logged: Logged, used: Used = lambda operator: ()) -> tuple[Finding, ...]:
+def compare(
+    graph: Graph, logged: Logged, used: Used = lambda operator: (), schema: Kept = lambda port: None
+) -> tuple[Finding, ...]:
     """Say everything that is not as it was when the run began, or as it was last taken over."""
     if not any(held.begun for held in logged.operators.values()):
         return ()
@@ -90,6 +102,7 @@ def compare(graph: Graph, logged: Logged, used: Used = lambda operator: ()) -> t
         if spec.name in logged.operators:
             found += _parts(spec, logged, used)
             found += _connections(spec, logged.of(spec.name))
+            found += [] if logged.of(spec.name).flushed else _schemas(graph, spec, schema)
     found += _removed(graph, logged)
     return tuple(found)
 
@@ -136,6 +149,21 @@ def _parts(spec: OperatorSpec, logged: Logged, used: Used) -> Iterator[Finding]:
             f"{spec.name}: its code changed; what it made stays as it is, and the new code makes what is not made yet"
         )
         yield Finding(spec.name, fact, part="code")
+
+
+def _schemas(graph: Graph, spec: OperatorSpec, schema: Kept) -> list[Finding]:
+    """Tell which output ports are declared otherwise than the log has fixed them."""
+    found = []
+    for name in spec.schemas:
+        port = Port(spec.name, name)
+        declared, kept = graph.declared(port), schema(port)
+        differs = None if declared is None or kept is None else apart(declared, from_bytes(kept))
+        if differs is not None:
+            column, now, was = differs
+            fact = f"{port}: column {column} is declared as {now}, but the run has fixed it to {was}, and a port keeps"
+            cure = "put the declaration back, or give the operator a new name"
+            found.append(Finding(spec.name, f"{fact} its schema", False, "", cure, "schema"))
+    return found
 
 
 def _place(spec: OperatorSpec, held: Held, was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Finding]:

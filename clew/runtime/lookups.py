@@ -21,6 +21,7 @@ from clew.pipeline.schema import normalise
 from clew.protocol.rows import LookupRow
 from clew.runtime.bodies import mapped, write_file
 from clew.runtime.codec import Data, decode_stream, encode_stream
+from clew.runtime.tracebacks import own_frames
 from clew.store.base import Store
 
 _LOG = logging.getLogger(__name__)
@@ -79,7 +80,8 @@ def _read(operator: str, name: str, lookup: Lookup) -> bytes | LookupFailed:
     except ClewError as error:
         return LookupFailed(operator, name, str(error))
     except Exception as error:
-        return LookupFailed(operator, name, f"{lookup.described} cannot be read: {type(error).__name__}: {error}")
+        what = f"{lookup.described} cannot be read: {type(error).__name__}: {error}"
+        return LookupFailed(operator, name, what, own_frames(error))
 
 
 def _stored(name: str, data: bytes, root: str | None, durable: bool) -> LookupRow:

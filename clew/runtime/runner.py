@@ -131,7 +131,7 @@ class Runner(ABC):
 
     def failed(self, failure: Failure, about: str, attempts: int) -> ClewError:
         """Return the error that a user should see for a failure in a task."""
-        if failure.error is not None:
+        if failure.error is not None and failure.record is None:
             return failure.error
         record = "" if failure.record is None else f"record {failure.record[0]} {failure.record[1]}"
         return UserFunctionFailed(

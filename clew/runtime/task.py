@@ -5,12 +5,10 @@ process, the Spark engine on an executor. A failure of the user's code is caught
 Spark retries only what is not the user's fault and the good Input Sets of a job are kept.
 """
 
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain
-from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -24,6 +22,7 @@ from clew.errors import (
     SourceFailed,
     StaleWriter,
     StoreFailed,
+    TypeRefused,
 )
 from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.contracts import Observed, Replayable, WriteAction
@@ -31,7 +30,7 @@ from clew.pipeline.graph import Generative, Graph, OperatorSpec
 from clew.pipeline.lookups import Content
 from clew.pipeline.operators import Event, InputSet, Operator, OperatorLogic, WindowLogic
 from clew.pipeline.records import PerRecord
-from clew.pipeline.schema import conform, fixed, from_bytes, normalise, to_bytes
+from clew.pipeline.schema import conform, fixed, from_bytes, normalise, to_bytes, untyped
 from clew.pipeline.unplaced import Unplaced
 from clew.protocol.log.alg3_generate import Output, Productions
 from clew.protocol.log.alg4_read import SideRead
@@ -40,9 +39,7 @@ from clew.protocol.step import FixSchema
 from clew.runtime.bodies import BodyPlace, load
 from clew.runtime.codec import decode, decode_stream, encode, encode_stream
 from clew.runtime.lookups import content
-
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
-_SPARK = ("/pyspark/", "/pyspark.zip", "/py4j/", "/py4j-")
+from clew.runtime.tracebacks import own_frames
 
 #: The schemas that ports are fixed to, as the log has them, by port name.
 Schemas = Mapping[str, bytes]
@@ -275,8 +272,9 @@ class _Generation:
             context = _TaskContext(self._spec, work, made, self._lookups, resources)
             folded = _fold(self._spec.general, events)
             result = function.run(InputSet(work.number, work.key, events, self._inputs, folded), context)
-        elif work.mode == "sift" and isinstance(function.run, PerRecord):
-            result = self._sift(function.run, events, work, made, arguments)
+        elif isinstance(function.run, PerRecord):
+            schema = self._encoder.schema(function.outputs[0])
+            result = self._per_record(function.run, schema, self._tables(events, work), work, made, arguments)
         else:
             result = function.run(*self._tables(events, work), **arguments)
         for port, table in outputs_by_port(result, function.outputs, self._spec.name):
@@ -285,12 +283,20 @@ class _Generation:
                 made.outputs.setdefault(port, []).append(encoded)
         return made
 
-    def _sift(
-        self, run: PerRecord, events: Sequence[Event], work: SetWork, made: _Made, arguments: Mapping[str, Any]
+    def _per_record(
+        self,
+        run: PerRecord,
+        schema: pa.Schema | None,
+        tables: Iterator[pa.Table],
+        work: SetWork,
+        made: _Made,
+        arguments: Mapping[str, Any],
     ) -> pa.Table:
-        """Run a function of single records, and keep those that it fails on apart."""
-        (table,) = self._tables(events, work)
-        result, failures = run.sift(table, arguments)
+        """Run a function of single records; to sift, keep those that it fails on apart."""
+        (table,) = tables
+        if work.mode != "sift":
+            return run.over(table, arguments, schema)
+        result, failures = run.sift(table, arguments, schema)
         for error in failures:
             told = failure(error, work.number)
             assert told.record is not None
@@ -424,6 +430,7 @@ class Encoder:
         self._receivers: dict[str, list[tuple[str, Any]]] = {}
         self._schemas = {port: from_bytes(schema) for port, schema in fixed_schemas.items()}
         spec = graph.operators[operator]
+        self._declared = frozenset(spec.schemas)
         for port, schema in spec.schemas.items():
             self._schemas.setdefault(port, fixed(schema))
 
@@ -435,10 +442,24 @@ class Encoder:
         # Most tables have the port's schema already, which is in its normal form.
         if schema is None or not table.schema.equals(schema, check_metadata=True):
             table = normalise(table)
-            schema = self._schemas.setdefault(port, table.schema)
-            table = conform(table, schema, f"{self._operator}.{port}")
+            if schema is None:
+                schema = self._schemas[port] = self._typed(port, table.schema)
+            table = conform(table, schema, f"{self._operator}.{port}", port in self._declared)
         body = encode(table)
         return Header(table.num_rows, len(body), self._facts(port, table)), body
+
+    def _typed(self, port: str, schema: pa.Schema) -> pa.Schema:
+        """Return the schema that a port is fixed to by its first event; raises where that does not tell all types."""
+        for column in untyped(schema):
+            if column.name not in self._graph.declared_untyped:
+                why = f"{self._operator}.{port} has had nothing else there yet, and would be fixed to that for good"
+                cure = f"declare schema= for {self._operator}, or cast it to the type that later values have"
+                raise TypeRefused(column.name, str(column.type), why, cure)
+        return schema
+
+    def schema(self, port: str) -> pa.Schema | None:
+        """Return the schema of a port: what the log has fixed, or was declared, or came first; None before that."""
+        return self._schemas.get(port)
 
     def learned(self) -> tuple[FixSchema, ...]:
         """Return the schemas that the log does not have yet."""
@@ -570,10 +591,9 @@ def failure(error: Exception, number: InputSetId | None = None) -> Failure:
     """Describe an exception by its type, its message and the user's own frames."""
     if isinstance(error, BodyDamaged | StoreFailed | SourceFailed | SinkFailed | StaleWriter | HookFailed):
         return Failure(number, type(error).__name__, str(error), "", error)
-    own = [f for f in traceback.extract_tb(error.__traceback__) if not is_ours(f.filename)]
-    frames = "".join(traceback.format_list(own)).rstrip()
+    frames = own_frames(error)
     # A ClewError without frames of the user's is about the data or the declaration: it says all there is to say.
-    kept = error if isinstance(error, ClewError) and not own else None
+    kept = error if isinstance(error, ClewError) and not frames else None
     found = getattr(error, "__clew_record__", None)
     record = None if found is None else (found[0], _short(repr(found[1])))
     return Failure(number, type(error).__name__, str(error), frames, kept, record)
@@ -581,8 +601,3 @@ def failure(error: Exception, number: InputSetId | None = None) -> Failure:
 
 def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
-
-
-def is_ours(filename: str) -> bool:
-    """Say whether a file is Clew's or Spark's, and not the user's."""
-    return filename.startswith(_PACKAGE) or any(part in filename for part in _SPARK)

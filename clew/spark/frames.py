@@ -40,9 +40,9 @@ from clew.runtime.task import (
     SetWork,
     contents,
     failure,
-    is_ours,
     resources_of,
 )
+from clew.runtime.tracebacks import is_ours
 from clew.spark.program import ProgramRef
 from clew.spark.session import is_alive, settled
 from clew.spark.worker import load_program

@@ -22,7 +22,9 @@ pipeline = Pipeline("log_sessions")
 
 lines = pipeline.source("lines", files("data/access.jsonl", rows_per_event=20))
 
-kinds = lines.branch(requests=lambda record: bool(REQUEST.match(record["line"])), rest="odd", name="kinds")
+kinds = lines.branch(
+    requests=lambda record: bool(REQUEST.match(record["line"])), rest="odd", name="kinds", deterministic=True
+)
 kinds["odd"].sink(sqlite("data/odd.db", table="odd"))
 
 

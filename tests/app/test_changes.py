@@ -85,3 +85,87 @@ def test_an_operator_that_nobody_has_cannot_be_accepted(cut_off: Path) -> None:
     result = call("run", shop(cut_off, 4), "--engine", "inline", "--log", LOG, "--accept", "sum")
     assert result.exit_code == 1
     assert "--accept sum names no operator; there are all, orders, sums, sums_sink" in result.stderr
+
+
+SCHEMA = """
+import pyarrow as pa
+from clew import Pipeline, generator, sqlite
+
+pipeline = Pipeline("shop")
+orders = pipeline.source("orders", generator(lambda i: pa.table({"n": [i]}), 5))
+
+def price(order):
+    if order["n"] == 3 and BROKEN:
+        raise ValueError("broken")
+    return {"n": order["n"], "price": PRICE}
+
+orders.map(price, name="priced", attempts=1 DECLARED).sink(sqlite("sink.db", table="priced"))
+"""
+
+
+def priced(place: Path, price: str, declared: str = "", broken: bool = False) -> str:
+    schema = f", schema=pa.schema([('n', pa.int64()), {declared}])" if declared else ""
+    text = SCHEMA.replace("PRICE", price).replace("DECLARED", schema).replace("BROKEN", str(broken))
+    return write(place, "schema.py", text)
+
+
+@pytest.mark.parametrize(
+    ("declared", "fact"),
+    [
+        ("('price', pa.float64())", "column price is declared as double, but the run has fixed it to int64"),
+        ("('price', pa.int64()), ('w', pa.int8())", "column w is declared as int8, but the run has fixed it to none"),
+        ("('cost', pa.int64())", "column cost is declared as int64, but the run has fixed it to none"),
+    ],
+)  # fmt: skip
+def test_a_schema_that_is_declared_otherwise_than_the_run_has_fixed_it_is_told_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: str, fact: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ("--engine", "inline", "--log", LOG)
+    assert call("run", priced(tmp_path, "1", broken=True), *arguments).exit_code == 1
+    file = priced(tmp_path, "1", declared)
+    told = (
+        f"priced.out: {fact}, and a port keeps its schema; this cannot be accepted: put the declaration back, or give "
+        "the operator a new name"
+    )
+    checked = call("check", file, "--log", LOG)
+    assert checked.exit_code == 1
+    assert f"refused: {told}" in checked.stderr
+    assert told in call("run", file, *arguments, "--accept", "all").stderr
+    same = priced(tmp_path, "1", "('price', pa.int64())")
+    assert call("check", same, "--log", LOG).exit_code == 0
+    assert call("run", same, *arguments).exit_code == 0
+
+
+def test_a_function_that_gives_other_columns_than_the_run_has_fixed_is_told_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = write(tmp_path, "added.py", ADDED.replace("ADDED", "index > 1"))
+    failed = call("run", file, "--engine", "inline", "--log", LOG)
+    assert failed.exit_code == 1
+    assert (
+        "doubled.out produced column at as string, but this port is fixed to a schema without it since its first "
+        "event; cast it in the function, or declare schema= and start with --fresh" in failed.stderr
+    )
+    declared = write(tmp_path, "added.py", ADDED.replace("ADDED", "index > 1").replace("orders)", f"orders, {AT})"))
+    assert "refused: doubled.out: column at is declared as string" in call("check", declared, "--log", LOG).stderr
+    fresh = call("run", declared, "--engine", "inline", "--log", LOG, "--fresh")
+    assert "doubled.out produced column at as missing, but this port is declared with string" in fresh.stderr
+
+
+AT = "schema=pa.schema([('n', pa.int64()), ('at', pa.string())])"
+ADDED = """
+import pyarrow as pa
+from clew import Pipeline, generator, sqlite
+
+pipeline = Pipeline("shop")
+orders = pipeline.source("orders", generator(lambda i: pa.table({"n": [i]}), 3))
+
+@pipeline.operator(orders)
+def doubled(table: pa.Table) -> pa.Table:
+    index = table["n"][0].as_py()
+    return table.append_column("at", pa.array(["now"])) if ADDED else table
+
+pipeline.sink(doubled, sqlite("sink.db", table="doubled"))
+"""

@@ -24,7 +24,7 @@ def second(table) -> pa.Table:
 
 COSTLY = """
 import pyarrow as pa
-from clew import Pipeline
+from clew import Pipeline, files
 from clew.connectors.generator import generator
 
 pipeline = Pipeline("costly")
@@ -33,6 +33,8 @@ source = pipeline.source("source", generator(lambda i: pa.table({"n": [i]}), 3))
 @pipeline.operator(source)
 def each(df: "pyspark.sql.DataFrame") -> "pyspark.sql.DataFrame":
     return df
+
+pipeline.sink(each, files("out"))
 """
 
 

@@ -116,10 +116,12 @@ def test_functions_and_their_windows() -> None:
     def more(left: pa.Table, right: pa.Table) -> pa.Table:
         return left
 
+    p.port("each.out").union("hourly", name="whole")
     found = told(p)
     assert found["each"].windows == ("Each(): every event is an Input Set of its own; it fires at once",)
     assert found["each"].runs == ("Python per Input Set: one call each, many in one Spark job per turn",)
     assert found["each"].promises[0].startswith("deterministic, as declared: `clew verify` computes it again")
+    assert found["whole"].promises[0].startswith("deterministic, as built in: `clew verify` computes it again")
     assert found["each"].crash == (
         "one turn, which is about 2 s of work and at most 7 events, is computed again; all others keep working"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clew.app.target import Target
-from clew.errors import GraphError
+from clew.errors import GraphError, GraphErrors
 from clew.pipeline.load import ImportRaised, LoadFailed, load
 from tests.app.pipelines import write, write_numbers
 
@@ -133,3 +133,23 @@ def test_errors_survive_a_process_boundary(error: Exception) -> None:
 )
 def test_a_target_is_a_file_and_perhaps_a_name(text: str, target: Target) -> None:
     assert Target.parse(text) == target
+
+
+WRONG = f"""{ONE}import pyarrow as pa
+from clew import Tumbling, generator
+orders = one.source("orders", generator(lambda i: pa.table({{"n": [i]}}), 3), atempts=1)
+"""
+
+
+def test_what_was_wrong_before_a_file_raised_is_told_with_it(tmp_path: Path) -> None:
+    with pytest.raises(GraphErrors) as wrong:
+        load(write(tmp_path, "a.py", f"{WRONG}Tumbling('1 parsec', on='t')\n"))
+    first, second = wrong.value.errors
+    assert "did you mean attempts?" in first.message
+    assert (first.location, second.location) == (f"{tmp_path}/a.py:5", f"{tmp_path}/a.py:6")
+    with pytest.raises(ImportRaised) as raised:
+        load(write(tmp_path, "a.py", f"{WRONG}orders.nope()\n"))
+    said = str(raised.value)
+    assert "has no attribute 'nope'" in said
+    assert "and this is wrong in what it had declared by then:\n" in said
+    assert "did you mean attempts?" in said

@@ -108,7 +108,7 @@ def typed(columns: dict[str, tuple[pa.DataType, list[Any]]]) -> Pipeline:
     arrays = [pa.array(values, kind) for kind, values in columns.values()]
     table = pa.Table.from_arrays(arrays, schema=schema)
     pipeline = Pipeline("typed")
-    source = pipeline.source("typed", generator(lambda index: table, 4))
+    source = pipeline.source("typed", generator(lambda index: table, 4, schema=schema))
 
     @pipeline.operator(source, deterministic=True)
     def same(table: pa.Table) -> pa.Table:

@@ -243,12 +243,22 @@ def test_one_job_per_event_is_warned_of() -> None:
     def warned(**declared: Any) -> list[str]:
         pipeline, orders = _pipeline()
         pipeline.operator(orders, **declared)(plan)
+        pipeline.sink(plan, Drain())
         return list(warnings(pipeline.graph()))
 
     (warning,) = warned()
     assert warning.startswith(f"{__file__}:")
     assert "plan costs one Spark job per event" in warning
     assert warned(window=Batch()) == warned(row_local=True) == []
+
+
+def test_a_pipeline_that_writes_nothing_is_warned_of() -> None:
+    pipeline, orders = _pipeline()
+    (warning,) = warnings(pipeline.graph())
+    assert warning.startswith(f"{__file__}:")
+    assert warning.endswith("has no sink, so it writes nothing; add one with .sink(...)")
+    orders.sink(Drain())
+    assert list(warnings(pipeline.graph())) == []
 
 
 def test_a_pipelines_name_must_be_usable() -> None:

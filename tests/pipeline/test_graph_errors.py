@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import clew
-from clew import Batch, Capacity, InputSet, Operator, Pipeline, WriteAction, spark_write
+from clew import Batch, Capacity, Connection, InputSet, Operator, Pipeline, WriteAction, spark_write, sqlite
 from clew.errors import GraphError, GraphErrors
 from tests.pipeline.outside import Drain, Tap, here, same
 
@@ -335,6 +335,96 @@ def test_a_sink_that_cannot_be_asked_says_so() -> None:
     frames = spark_write(lambda frame, name: None, describe="frames")
     with pytest.raises(TypeError, match="frames writes DataFrames, where the session is"):
         frames.write(action, iter(()), pa.schema([]))
+
+
+#: What is given in place of a source, a sink and the like, and how it is told.
+WRONG: list[tuple[Any, str]] = [
+    (None, "None"), (5, "5"), ("x.db", "'x.db'"), (Batch, "the class Batch (call it)"), ("x" * 90, f"'{'x' * 76}..."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [*WRONG, (sqlite("x.db"), "the connection sqlite x.db"), (Tap(), "the source a tap")]
+)
+def test_what_is_no_sink_is_refused_with_its_line(given: Any, told: str) -> None:
+    pipeline, orders = _pipeline()
+    line = here() + 1
+    orders.sink(given, name="keep")
+    assert _only(pipeline, line) == (
+        f"keep is to write to {told}, which is no sink; give it one, such as files(...) or sqlite(..., table=...)"
+    )
+
+
+@pytest.mark.parametrize(("given", "told"), [*WRONG, (sqlite("x.db", table="t"), "the sink sqlite x.db table t")])
+def test_what_is_no_source_is_refused_with_its_line(given: Any, told: str) -> None:
+    pipeline = Pipeline("sales")
+    line = here() + 1
+    pipeline.source("orders", given).sink(Drain())
+    assert _only(pipeline, line) == (
+        f"source orders is to read {told}, which is no source; give it one, such as files(...), generator(...) or "
+        "sqlite(..., query=...)"
+    )
+
+
+def _window_in_the_decorator(pipeline: Pipeline, orders: Any) -> None:
+    pipeline.operator(orders, name="sums", window=5)(same)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda p, s: s.window(5), "the window of orders.out is 5; give it one, such as Batch(), Count(5) or"),
+        (lambda p, s: s.window(5).aggregate(n="count"), "the window of orders.out is 5; give it one"),
+        (lambda p, s: s.window(Batch).apply(same), "the window of orders.out is the class Batch (call it)"),
+        (_window_in_the_decorator, "the window of sums is 5; give it one"),
+        (lambda p, s: p.operator(s, window=0)(same), "the window of same is 0; give it one"),
+        (lambda p, s: p.sql("q", "SELECT 1", window=5, r=s), "the window of q is 5; give it one"),
+        (lambda p, s: s.join(s, on="n", window=5, name="j"), "the window of j is 5; give it one"),
+        (lambda p, s: s.map(None).sink(Drain()), "orders_map is to call None, which is no function; give it one"),
+        (lambda p, s: s.flat_map("x", name="y"), "y is to call 'x', which is no function; give it one"),
+        (lambda p, s: s.apply(None, name="y").sink(Drain()), "y is to call None, which is no function; give it one"),
+        (lambda p, s: p.operator(s)(5), "an operator is to call 5, which is no function; give it one"),
+        (lambda p, s: s.enrich(Prices(), None, name="e"), "e is to call None, which is no function; give it one"),
+        (
+            lambda p, s: s.enrich(Drain(), str, name="e"),
+            "e is to ask the sink a drain, which cannot be asked; give it a connection, such as postgres(...) without "
+            "query= and table=, or http(...)",
+        ),
+        (lambda p, s: p.general("g", Kept(), s, writes={"w": None}), "g is to write to None, which is no sink"),
+        (
+            lambda p, s: s.filter(5, name="some").sink(Drain()),
+            "some is to look whether 5 holds of a record, which is no predicate; give it a function of a record, or an "
+            'Arrow expression such as pc.field("n") > 3',
+        ),
+        (lambda p, s: s.branch(big=5, name="b"), "port big of b is to look whether 5 holds of a record, which is no"),
+        (lambda p, s: s.branch(rest=5, name="b"), "5 cannot name a port of b"),
+        (lambda p, s: p.source(5, Tap()), "5 cannot name an operator"),
+    ],
+)
+def test_what_is_of_another_kind_than_is_needed_is_refused(declare: Any, message: str) -> None:
+    pipeline, orders = _pipeline()
+    declare(pipeline, orders)
+    (error,) = _errors(pipeline)
+    assert error.message.startswith(message)
+    assert error.location.startswith(f"{__file__}:")
+
+
+def test_also_needs_a_function_too() -> None:
+    pipeline, orders = _pipeline()
+    pipeline.operator(orders)(same)
+    line = here() + 1
+    pipeline.also(same, outputs="more")(None)  # type: ignore[type-var]
+    assert _only(pipeline, line) == "same is to call None, which is no function; give it one"
+
+
+class Prices(Connection):
+    """A system that answers nothing."""
+
+    def describe(self) -> str:
+        return "prices"
+
+    def read(self, action: str) -> pa.Table:
+        return pa.table({})
 
 
 class Kept(Operator):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import pairwise
 from pathlib import Path
+from random import random
 from typing import Any, ClassVar, TypedDict
 
 import pandas as pd
@@ -214,8 +215,18 @@ def test_groups_come_as_their_first_records_do_whatever_the_chunks(
 @pytest.mark.parametrize(
     ("by", "columns", "message"),
     [
-        ((), {"n": ("nn", "sum")}, "numbers has no column nn to aggregate; it has n, t, k"),
-        (("kk",), {"n": "count"}, "numbers has no column kk to group by; it has n, t, k"),
+        (
+            (),
+            {"n": ("nn", "sum")},
+            "operator totals is to aggregate column nn, which numbers does not have; name one of its columns in "
+            r"aggregate\(\.\.\.\): n, t, k",
+        ),
+        (
+            ("kk",),
+            {"n": "count"},
+            "operator totals is to group by column kk, which numbers does not have; name one of its columns in "
+            r"aggregate\(\.\.\.\): n, t, k",
+        ),
     ],
 )
 def test_a_column_that_is_not_there_is_named(
@@ -416,3 +427,64 @@ def test_a_column_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     pipeline.sink(source(pipeline).number("n"), files(tmp_path / "out"))
     with pytest.raises(ClewError, match="have a column n already; name another one"):
         run(pipeline, log=f"sqlite:///{tmp_path}/log.db", engine="inline")
+
+
+def test_settings_of_branch_and_aggregate_are_known_by_their_names() -> None:
+    pipeline = Pipeline("verbs")
+    numbers = source(pipeline)
+    ports = numbers.branch(
+        big=lambda record: record["n"] > 5, rest="small", name="sorted", on_error="quarantine", deterministic=True
+    )
+    numbers.window(Count(2)).aggregate(rows="count", name="totals", attempts=1, group="sums")
+    specs = pipeline.graph().operators
+    assert sorted(ports) == ["big", "small"]
+    assert specs["sorted"].outputs == ("big", "small")
+    assert (specs["sorted"].settings.on_error, specs["sorted"].settings.deterministic) == ("quarantine", True)
+    assert (specs["totals"].settings.attempts, specs["totals"].group) == (1, "sums")
+
+
+def test_a_port_or_a_column_may_have_the_name_of_a_setting_where_settings_are_given_apart(tmp_path: Path) -> None:
+    pipeline = Pipeline("verbs")
+    numbers = source(pipeline)
+    numbers.branch(group=pc.field("n") > 5, name="sorted", settings={"attempts": 1})
+    numbers.window(Count(2)).aggregate(attempts=("n", "sum"), name="totals", settings={})
+    found = ran(pipeline, tmp_path, "sorted.group", "totals")
+    assert [row["n"] for row in found["sorted.group"]] == [6, 7]
+    assert [row["attempts"] for row in found["totals"]] == [6, 22]
+
+
+def test_a_port_or_a_column_that_would_be_taken_for_a_setting_is_refused() -> None:
+    pipeline = Pipeline("verbs")
+    numbers = source(pipeline)
+    numbers.branch(group=pc.field("n") > 5, rest="small", name="sorted")
+    numbers.window(Count(2)).aggregate(attempts=("n", "sum"), lineage="count", name="totals")
+    with pytest.raises(GraphErrors) as wrong:
+        pipeline.graph()
+    told = str(wrong.value)
+    assert (
+        "sorted has a setting group, so a port of that name is taken for it; name the port otherwise, or give " in told
+    )
+    assert "totals has a setting attempts, so a column of that name is taken for it; name the column otherwise" in told
+    assert "totals has a setting lineage, so a column" in told
+
+
+def test_what_calls_a_function_of_the_users_is_deterministic_only_where_that_is_declared() -> None:
+    pipeline = Pipeline("verbs")
+    numbers = source(pipeline)
+    numbers.branch(big=lambda record: random() > 0.5, name="drawn")
+    numbers.branch(big=lambda record: record["n"] > 5, name="declared", deterministic=True)
+    numbers.branch(big=pc.field("n") > 5, name="built")
+    specs = pipeline.graph().operators
+    assert not specs["drawn"].settings.deterministic
+    assert not specs["drawn"].built_in
+    assert specs["declared"].settings.deterministic
+    assert not specs["declared"].built_in
+    assert specs["built"].settings.deterministic
+    assert specs["built"].built_in
+
+
+def test_a_branch_that_draws_is_not_condemned(tmp_path: Path) -> None:
+    pipeline = Pipeline("verbs")
+    source(pipeline, 40).branch(big=lambda record: random() > 0.5, rest="small", name="drawn")
+    found = ran(pipeline, tmp_path, "drawn.big", "drawn.small")
+    assert sorted(row["n"] for port in found.values() for row in port) == list(range(80))

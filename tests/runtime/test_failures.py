@@ -12,13 +12,14 @@ import pytest
 
 from clew import Context, Count, InputSet, Operator, Pipeline
 from clew.connectors import files, generator
-from clew.errors import BodyDamaged, ClewError, GraphError, RunFinished, SinkFailed, UserFunctionFailed
+from clew.errors import BodyDamaged, ClewError, GraphError, RunFinished, SinkFailed, TypeRefused, UserFunctionFailed
 from clew.faultpoint import arm
 from clew.protocol.rows import Bodies
-from clew.run import run
+from clew.run import decide_quarantined, quarantine_of, run
 from clew.runtime.bodies import load
 from clew.supervisor.threads import Policy
 from tests.simulation.outside import Transactional, World
+from tests.spark.outside import rows
 
 
 def _numbers(index: int) -> pa.Table:
@@ -212,3 +213,61 @@ def test_a_listing_that_is_gone_from_the_log_stops_the_run(tmp_path: Path) -> No
     said = "^the stored listing of source orders is gone from the log; start a --fresh run$"
     with pytest.raises(ClewError, match=said):
         run(pipeline, log=log, engine="inline")
+
+
+def nulls_first(**settings: Any) -> Pipeline:
+    """A port whose first event has nothing but nulls in a column, in any way in which that can be."""
+    pipeline = Pipeline("nulls")
+    source = pipeline.source("numbers", generator(lambda i: pa.table({"n": [i]}), 3))
+
+    @pipeline.operator(source, **settings)
+    def discounted(table: pa.Table) -> pa.Table:
+        n = table["n"][0].as_py()
+        return table.append_column("discount", pa.array([None if n == 0 else 1.5]))
+
+    return pipeline
+
+
+def test_a_first_event_that_does_not_tell_a_type_fixes_nothing(tmp_path: Path) -> None:
+    log = f"sqlite:///{tmp_path}/log.db"
+    with pytest.raises(TypeRefused) as refused:
+        run(nulls_first(), log=log, engine="inline")
+    assert str(refused.value) == (
+        "column discount has type null: discounted.out has had nothing else there yet, and would be fixed to that for "
+        "good; declare schema= for discounted, or cast it to the type that later values have"
+    )
+    declared = nulls_first(schema=pa.schema([("n", pa.int64()), ("discount", pa.float64())]))
+    declared.sink("discounted", files(tmp_path / "out"))
+    run(declared, log=log, engine="inline")
+    assert [row["discount"] for row in rows(tmp_path / "out")] == [None, 1.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    "first", [pa.array([None]), pa.array([[]]), pa.array([{"x": None}])], ids=["column", "items", "field"]
+)
+def test_also_a_source_and_a_part_of_a_type_must_be_told(first: pa.Array, tmp_path: Path) -> None:
+    pipeline = Pipeline("nulls")
+    pipeline.source("numbers", generator(lambda i: pa.table({"c": first}), 3))
+    with pytest.raises(TypeRefused, match="declare schema= for numbers"):
+        run(pipeline, log=f"sqlite:///{tmp_path}/log.db", engine="inline")
+
+
+def test_such_an_event_can_be_tried_again_when_others_have_told_the_type(tmp_path: Path) -> None:
+    log = f"sqlite:///{tmp_path}/log.db"
+    pipeline = nulls_first(on_error="quarantine", deterministic=True)
+    pipeline.sink("discounted", files(tmp_path / "out"))
+    assert run(pipeline, log=log, engine="inline").quarantined == 1
+    decide_quarantined(pipeline.graph(), quarantine_of(pipeline.graph(), log=log), "retry", log=log)
+    run(pipeline, log=log, engine="inline")
+    assert sorted(row["n"] for row in rows(tmp_path / "out")) == [0, 1, 2]
+
+
+def test_a_column_that_is_declared_as_null_may_stay_so(tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64()), ("nothing", pa.null())])
+    pipeline = Pipeline("nulls")
+    source = pipeline.source(
+        "numbers", generator(lambda i: pa.table({"n": [i], "nothing": pa.nulls(1)}), 3, schema=schema)
+    )
+    source.filter(lambda record: True, name="same").sink(files(tmp_path / "out"))
+    run(pipeline, log=f"sqlite:///{tmp_path}/log.db", engine="inline")
+    assert [row["nothing"] for row in rows(tmp_path / "out")] == [None, None, None]

@@ -393,9 +393,17 @@ def test_a_key_is_a_column() -> None:
         ),
         (lambda p: lookup([{"k": [1]}], key="k"), "its key k is a list<.*>; name a column of plain values"),
         (lambda p: lookup(lambda: 3), "the function returned a int; return a table, a DataFrame or a list of dicts"),
-        (lambda p: lookup(_fails), "what _fails returns cannot be read: OSError: no network"),
+        (
+            lambda p: lookup([], key="code"),
+            "it is empty, so that it has no column code, which was named as its key; give it its columns; mend it",
+        ),
+        (
+            lambda p: lookup(_fails),
+            r"what _fails returns cannot be read: OSError: no network\n.*test_lookups.py\", line \d+, in _fails\n"
+            r"    raise OSError\(\"no network\"\)\nmend it, and run again",
+        ),
     ],
-    ids=["missing", "no key", "twice", "nested", "no table", "raises"],
+    ids=["missing", "no key", "twice", "nested", "no table", "empty", "raises"],
 )
 def test_a_lookup_that_cannot_be_read_stops_a_run_before_it_begins(rates: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(LookupFailed, match=message):

@@ -52,7 +52,7 @@ def stored(log: Path, port: Port) -> pa.Table:
 def log(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("types") / "log.db"
     p = Pipeline("types")
-    source = p.source("source", generator(all_types, 1))
+    source = p.source("source", generator(all_types, 1, schema=all_types(0).schema))
 
     @p.operator(source)
     def arrow(table: pa.Table) -> pa.Table:

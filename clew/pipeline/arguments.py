@@ -1,0 +1,83 @@
+"""What is wrong with an argument of a declaration: something of another kind than is needed there, or nothing at all.
+
+Each function returns a sentence with the cure, or None where the argument is as it should be.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clew.pipeline.contracts import Connection, Observed, Sink, Source
+from clew.pipeline.windows import Window
+
+
+class Unknown(Observed):
+    """Stands for a source that is wrong, so that what reads from it is not wrong for that."""
+
+    def describe(self) -> str:
+        return "nothing"
+
+    def observe(self) -> Iterator[pa.Table]:
+        return iter(())
+
+
+def wrong_source(given: Any, name: str) -> str | None:
+    if isinstance(given, Source):
+        return None
+    cure = "give it one, such as files(...), generator(...) or sqlite(..., query=...)"
+    return f"source {name} is to read {told(given)}, which is no source; {cure}"
+
+
+def wrong_sink(given: Any, name: str) -> str | None:
+    if isinstance(given, Sink):
+        return None
+    cure = "give it one, such as files(...) or sqlite(..., table=...)"
+    return f"{name} is to write to {told(given)}, which is no sink; {cure}"
+
+
+def wrong_connection(given: Any, name: str) -> str | None:
+    if isinstance(given, Connection):
+        return None
+    cure = "give it a connection, such as postgres(...) without query= and table=, or http(...)"
+    return f"{name} is to ask {told(given)}, which cannot be asked; {cure}"
+
+
+def wrong_window(given: Any, name: str) -> str | None:
+    if isinstance(given, Window):
+        return None
+    return (
+        f'the window of {name} is {told(given)}; give it one, such as Batch(), Count(5) or Tumbling("1 hour", on=...)'
+    )
+
+
+def wrong_function(given: Any, name: str) -> str | None:
+    if callable(given):
+        return None
+    return f"{name} is to call {told(given)}, which is no function; give it one"
+
+
+def is_predicate(given: Any) -> bool:
+    """Say whether it tells records apart: a function of a record, or an Arrow expression."""
+    return callable(given) or isinstance(given, pc.Expression)
+
+
+def wrong_predicate(given: Any, name: str) -> str | None:
+    if is_predicate(given):
+        return None
+    return (
+        f"{name} is to look whether {told(given)} holds of a record, which is no predicate; give it a function of a "
+        'record, or an Arrow expression such as pc.field("n") > 3'
+    )
+
+
+def told(given: Any) -> str:
+    """Describe what was given."""
+    if isinstance(given, type):
+        return f"the class {given.__name__} (call it)"
+    for kind, word in ((Source, "source"), (Sink, "sink"), (Connection, "connection")):
+        if isinstance(given, kind):
+            return f"the {word} {given.describe()}"
+    text = repr(given)
+    return text if len(text) <= 80 else f"{text[:77]}..."
