@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from clew.errors import SetExpired
+from clew.errors import RecordRefused, SchemaChanged, SetExpired, TypeRefused
 from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.pipeline.schema import from_bytes
@@ -106,11 +106,23 @@ def run_again(store: KeptStore, engine: Engine, sets: Sequence[Past], root: str 
     place = BodyPlace(None, spec.name, 0, 0, durable=False)
     job = Job(spec.name, 0, 0, "run again", spec.settings.turn_timeout, spec.settings.deterministic)
     for one in sets:
-        # Schemas are not fixed for it: a function that was changed may give other columns.
-        task = GenerateTask(place, inputs, {}, (one.work,), kept)
-        frames = spec.function(one.work.function).style == "dataframe"
-        (result,) = engine.frames(job, task).results if frames else engine.map(job, [task]).results[0]
+        result = _run(engine, job, one, GenerateTask(place, inputs, outputs, (one.work,), kept))
+        if isinstance(result, Failure) and result.kind in _OF_SCHEMAS:
+            # A function that was changed may give other columns, which are then told as they are.
+            other = _run(engine, job, one, GenerateTask(place, inputs, {}, (one.work,), kept))
+            result = result if isinstance(other, Failure) else other
         yield result if isinstance(result, Failure) else _tables(result, outputs)
+
+
+#: Failures because a port is fixed to another schema.
+_OF_SCHEMAS = (SchemaChanged.__name__, TypeRefused.__name__, RecordRefused.__name__)
+
+
+def _run(engine: Engine, job: Job, one: Past, task: GenerateTask) -> Productions | Failure:
+    frames = one.spec.function(one.work.function).style == "dataframe"
+    (result,) = engine.frames(job, task).results if frames else engine.map(job, [task]).results[0]
+    made: Productions | Failure = result
+    return made
 
 
 def _with_data(row: LookupRow, root: str | None) -> LookupRow:
