@@ -7,9 +7,8 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from clew.app.flags import make_importable
+from clew.app.flags import PyFiles, ready_to_load
 from clew.app.graph import Mermaid
-from clew.app.settings import in_force
 from clew.app.target import Bodies, File, Json, LogUrl, Target
 from clew.app.terminal import explained, print_json, results
 from clew.ids import WRITES, EventId, Port
@@ -34,27 +33,27 @@ _MOST = 5
 @trace.command()
 def back(
     file: File, event: Event, to: To = None, log: LogUrl = None, bodies: Bodies = None,
-    mermaid: Mermaid = False, as_json: Json = False,
+    py_files: PyFiles = None, mermaid: Mermaid = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Show what an event was made of, back to the sources."""
-    _trace(file, event, to, log, bodies, mermaid, as_json, trace_back)
+    _trace(file, event, to, log, bodies, py_files, mermaid, as_json, trace_back)
 
 
 @trace.command("forward")
 def forward_(
     file: File, event: Event, to: To = None, log: LogUrl = None, bodies: Bodies = None,
-    mermaid: Mermaid = False, as_json: Json = False,
+    py_files: PyFiles = None, mermaid: Mermaid = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Show what was made of an event, to the ends of the pipeline."""
-    _trace(file, event, to, log, bodies, mermaid, as_json, trace_forward)
+    _trace(file, event, to, log, bodies, py_files, mermaid, as_json, trace_forward)
 
 
 def _trace(
-    file: str, event: str, to: str | None, log: str | None, bodies: str | None, mermaid: bool, as_json: bool, ask: Any
-) -> None:
+    file: str, event: str, to: str | None, log: str | None, bodies: str | None, py_files: list[str] | None,
+    mermaid: bool, as_json: bool, ask: Any,
+) -> None:  # fmt: skip
     with explained():
-        settings = in_force({"log": log, "bodies": bodies})
-        make_importable(settings.py_files)
+        settings = ready_to_load(py_files, {"log": log, "bodies": bodies})
         graph = Target.parse(file).graph()
         port = None if to is None else named_port(graph, to)
         found: Trace = ask(graph, named_event(graph, event), port, log=settings.log, bodies=settings.bodies)
