@@ -23,7 +23,7 @@ _DRAIN = 2.0
 #: Lines that say nothing of the cause.
 _IDLE = re.compile(
     r"^(\s*at |\s*\.\.\. \d+ more|Error: (Could not create the Java Virtual Machine|A fatal exception has occurred)|"
-    r":: |WARNING: |Picked up |An error occurred while calling |\s*$)"
+    r":: |WARNING: |Picked up |\S+/spark-class: |An error occurred while calling |\s*$)"
 )
 _EXCEPTION = re.compile(
     r'^(: |Exception in thread "[^"]*" |Caused by: )*(?P<kind>[\w.$]+(Exception|Error)): (?P<said>.+)'
@@ -89,11 +89,15 @@ def launched(settings: dict[str, str], printed: list[str]) -> Iterator[None]:
 
 def cause(text: str) -> str:
     """Return the line that says why a JVM, or a session in it, did not start: the last exception, or the first line."""
-    lines = [line.strip() for line in text.splitlines() if not _IDLE.match(line)]
+    lines = _telling(text)
     found = [match for line in lines if (match := _EXCEPTION.match(line))]
     if found:
         return found[-1]["said"].strip()
     return lines[0].lstrip(": ") if lines else "it gave no reason"
+
+
+def _telling(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if not _IDLE.match(line)]
 
 
 #: What is in the text of a failure, and what cures it.
@@ -114,7 +118,7 @@ _CURES = (
 
 def cure(text: str) -> str:
     """Return what helps against a cause that is known, or where to look."""
-    if not text.strip():
+    if not _telling(text):
         return "check that `java -version` says 17 or later"
     known = (cured for sign, cured in _CURES if sign in text)
     return next(known, "mend what it says: the settings given by --conf, --master, --packages and --jars are Spark's")
