@@ -352,7 +352,7 @@ class EngineLost(ClewError):
 
 @dataclass(eq=False)
 class EngineFailed(ClewError):
-    """Spark failed a job for a reason that is not the user's code."""
+    """Spark failed a job for a reason that is not the user's code; without an operator, a job of a verification."""
 
     operator: str
     what: str
@@ -360,6 +360,8 @@ class EngineFailed(ClewError):
 
     def __str__(self) -> str:
         where = f"; the Java stack is in {self.stack_file}" if self.stack_file else ""
+        if not self.operator:
+            return f"Spark failed a job of the verification: {self.what}{where}; mend the cause and verify again"
         return f"operator {self.operator}: Spark failed the job: {self.what}{where}; mend the cause and run again"
 
 

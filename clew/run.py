@@ -165,6 +165,7 @@ def run(
     policy: Policy | None = None,
     progress: Progress | None = None,
     trace: str | None = None,
+    begins: Callable[[], None] = lambda: None,
 ) -> Progress:
     """Run a pipeline to its end, or go on with a run that was cut off; returns its figures.
 
@@ -172,7 +173,8 @@ def run(
     are those of `spark-submit`. What user code prints on workers is in `workers.log` beside the log. `recovery="none"`
     runs the same turns with no log at all: it is the baseline of every overhead that is measured, and nothing survives
     it. `trace` names a file that every step of the run is appended to. `accept` names operators that were changed since
-    the run began in a way that costs something, as the refusal says; "all" names all.
+    the run began in a way that costs something, as the refusal says; "all" names all. `begins` is called when nothing
+    is left that could refuse the run, before a session is started.
     """
     graph = pipeline.graph() if isinstance(pipeline, Pipeline) else pipeline
     place = Log.at(log, graph.name, bodies)
@@ -182,6 +184,8 @@ def run(
     if recovery == "none":
         if trace is not None:
             raise SetupFailed("a run without a log leaves no trace", "leave out --trace, or --recovery none")
+        _validate(graph)
+        begins()
         return _run_without_log(graph, engine, spark, options, program, policy, progress)
     if fresh:
         _clear(graph, place)
@@ -194,6 +198,7 @@ def run(
         _take_over(change, graph, store)
         progress = progress or Progress()
         progress.warnings += keep_lookups(graph, store, place.bodies)
+        begins()
         computes = engine_for(graph, engine, spark, options, program, place.bodies, place.beside("workers.log"))
         try:
             with _traced(trace, graph, store):
@@ -248,6 +253,14 @@ def decide_quarantined(
 ) -> int:
     """Say what the next run is to do with what was set aside; returns of how many it could be said."""
     place = Log.at(log, pipeline.name, bodies)
+    for one in chosen:
+        if not one.open:
+            left = ", ".join(other.id for other in quarantine_of(pipeline, log, bodies) if other.open)
+            raise ClewError(
+                f"{one.id} was {'dropped' if one.row.status == 'dropped' else 'tried again'} by an earlier run, "
+                f"expected something that is still in quarantine; there is {left or 'nothing left'}"
+                f"{': name one, or --all' if left else ', so there is nothing to decide'}"
+            )
     lost = [one.id for one in chosen if not one.placed]
     if what == "retry" and lost:
         raise ClewError(
@@ -571,7 +584,6 @@ def _run_without_log(
     policy: Policy | None,
     progress: Progress | None,
 ) -> Progress:
-    _validate(graph)
     # In memory where the machine has such a place: a slow baseline would flatter the log.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="clew-", dir=memory) as bodies:

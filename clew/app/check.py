@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from clew.app.explain import Explained, explain
-from clew.app.flags import make_importable
-from clew.app.settings import in_force
+from clew.app.flags import PyFiles, ready_to_load
 from clew.app.target import File, Json, Target, near, split_location
 from clew.app.terminal import FAILED, explained, print_json
 from clew.errors import GraphError, GraphErrors, SetupFailed
@@ -45,12 +44,12 @@ def check(
             help="Say also what has changed since the run in this log, and what would become of it.",
         ),
     ] = None,
+    py_files: PyFiles = None,
     as_json: Json = False,
 ) -> None:
     """Say everything that is wrong with a pipeline's declaration; exit 1 if anything is. Starts nothing."""
     with explained():
-        settings = in_force()
-        make_importable(settings.py_files)
+        settings = ready_to_load(py_files)
         graph, findings = _examine(Target.parse(file))
         changed = _changes(graph, log)
         failed = graph is None or any(not found.compatible for found in changed or ())

@@ -13,6 +13,7 @@ import typer
 from rich.text import Text
 
 from clew.app.flags import Conf, Jars, Master, Packages, spark_flags
+from clew.app.logs import heard
 from clew.app.settings import Settings, in_force
 from clew.app.target import Bodies, Json, LogUrl
 from clew.app.terminal import FAILED, explained, print_json, results
@@ -59,7 +60,8 @@ def doctor(
     """
     with explained():
         settings = in_force({"log": log, "bodies": bodies, **spark_flags(master, conf, packages, jars, None)})
-        health = examine(settings.log, settings.bodies, settings.spark if spark else None)
+        with heard(lambda text: typer.echo(text, err=True)):
+            health = examine(settings.log, settings.bodies, settings.spark if spark else None)
         lines = list(diagnosis(settings, health))
         if as_json:
             print_json({"ok": not _fails(lines), "lines": [asdict(line) for line in lines]})

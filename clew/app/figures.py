@@ -46,7 +46,7 @@ def _table(rows: Sequence[OperatorProgress]) -> Table:
     return drawn
 
 
-_FIGURES = ("in", "out", "writes", "backlog", "turn", "restarts")
+_FIGURES = ("in", "out", "writes", "backlog", "turn events", "restarts")
 
 
 def _cells(row: OperatorProgress) -> list[Text]:
@@ -75,7 +75,7 @@ def line(row: OperatorProgress) -> str:
         "out": row.events_out,
         "writes": row.writes,
         "backlog": row.backlog,
-        "turn": row.turn_events,
+        "turn_events": row.turn_events,
         "restarts": row.restarts,
     }
     words = [f"{name}={number}" for name, number in figures.items()]

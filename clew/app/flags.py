@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clew.app.settings import EngineName, Settings, from_texts, pairs, shown, words
+from clew.app.settings import EngineName, Settings, from_texts, in_force, pairs, shown, words
 from clew.run import SparkOptions
 
 _SPARK = ("master", "conf", "packages", "jars", "py_files")
@@ -33,7 +33,11 @@ Jars = Annotated[
 ]
 PyFiles = Annotated[
     list[str] | None,
-    typer.Option("--py-files", metavar="FILES", help="Python code for the executors: .py, .zip or .egg."),
+    typer.Option(
+        "--py-files",
+        metavar="FILES",
+        help="Python code that the pipeline file and the executors import: .py, .zip or .egg.",
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -55,6 +59,15 @@ def spark_flags(
     given |= {"master": master, "conf": pairs(conf or (), "--conf")}
     own = {name: value for name, value in given.items() if value}
     return {**from_texts(others or ()), **own}
+
+
+def ready_to_load(py_files: Sequence[str] | None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Return the settings that hold for a command that loads a pipeline file, and let it import what the file needs."""
+    given = words(",".join(py_files or ()))
+    SparkOptions(py_files=tuple(given)).require_files()
+    settings = in_force({**(flags or {}), "py_files": given})
+    make_importable(settings.py_files)
+    return settings
 
 
 def make_importable(paths: Sequence[str]) -> None:

@@ -7,8 +7,7 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from clew.app.flags import make_importable
-from clew.app.settings import in_force
+from clew.app.flags import PyFiles, ready_to_load
 from clew.app.target import File, Json, Target, near
 from clew.app.terminal import explained, print_json, results
 from clew.pipeline.graph import Graph, Link, OperatorSpec
@@ -16,10 +15,10 @@ from clew.pipeline.graph import Graph, Link, OperatorSpec
 Mermaid = Annotated[bool, typer.Option("--mermaid", help="Write a Mermaid flowchart.", show_default=False)]
 
 
-def graph(file: File, mermaid: Mermaid = False, as_json: Json = False) -> None:
+def graph(file: File, py_files: PyFiles = None, mermaid: Mermaid = False, as_json: Json = False) -> None:
     """Show the operators of a pipeline and how they are connected. Starts nothing."""
     with explained():
-        make_importable(in_force().py_files)
+        ready_to_load(py_files)
         shown = Target.parse(file).graph()
         if as_json:
             print_json(_as_json(shown))

@@ -5,7 +5,7 @@ a form. Nothing is said per event.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
@@ -84,6 +84,26 @@ def logged_to(path: Path | None, level: Level, **about: Any) -> Iterator[None]:
         writer.stop()
         with suppress(OSError):
             handler.close()
+
+
+@contextmanager
+def heard(say: Callable[[str], None]) -> Iterator[None]:
+    """Let a person hear at once what a session waits for, which nothing else shows."""
+    handler = _Aloud(logging.WARNING)
+    handler.say = say
+    logger = logging.getLogger("clew.spark.session")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Aloud(logging.Handler):
+    say: Callable[[str], None]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.say(record.getMessage())
 
 
 def _formatter(about: dict[str, Any]) -> logging.Formatter:

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from clew.app.settings import address as host_and_port
 from clew.errors import SetupFailed
 from clew.run import COMMIT_BOUNDS, CommitTimes, OperatorProgress, Progress
 
@@ -66,7 +67,10 @@ def _buckets(times: CommitTimes) -> list[tuple[str, float]]:
 @contextmanager
 def served(address: str, pipeline: str, progress: Progress) -> Iterator[int]:
     """Serve the figures at HOST:PORT for as long as the block lasts; gives the port, which 0 leaves to the system."""
-    host, port = parse_address(address)
+    at = host_and_port(address)
+    # A setting is checked when it is read.
+    assert at is not None, address
+    host, port = at
     registry = CollectorRegistry(auto_describe=False)
     registry.register(RunCollector(pipeline, progress))
     try:
@@ -82,11 +86,3 @@ def served(address: str, pipeline: str, progress: Progress) -> Iterator[int]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Read HOST:PORT; a host is named on purpose, for whoever reaches it can read the figures."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise SetupFailed(f"--metrics {text} is no HOST:PORT", "write it as 127.0.0.1:9108")
-    return host.strip("[]"), int(port)

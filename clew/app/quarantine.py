@@ -1,5 +1,7 @@
 """`clew quarantine`: what functions fail on, and what is to become of it."""
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -7,10 +9,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from clew.app.flags import make_importable
+from clew.app.flags import PyFiles, ready_to_load
 from clew.app.gc import no_log
-from clew.app.settings import in_force
-from clew.app.target import Bodies, File, Json, LogUrl, Target, run_again
+from clew.app.target import Bodies, File, Json, LogUrl, Target, named, run_again
 from clew.app.terminal import FAILED, complain, explained, print_json, results
 from clew.pipeline.graph import Graph
 from clew.run import Log, Quarantined, decide_quarantined, quarantine_of, quarantined_records
@@ -30,10 +31,12 @@ All = Annotated[bool, typer.Option("--all", help="Everything that is not resolve
 
 
 @quarantine.command("list")
-def list_(file: File, log: LogUrl = None, bodies: Bodies = None, as_json: Json = False) -> None:
+def list_(
+    file: File, log: LogUrl = None, bodies: Bodies = None, py_files: PyFiles = None, as_json: Json = False
+) -> None:
     """List what was set aside, with its error."""
     with explained():
-        kept = _read(file, log, bodies, as_json)
+        kept = _read(file, log, bodies, py_files, as_json)
         if as_json:
             print_json({"pipeline": kept.graph.name, "quarantined": [_mapping(one) for one in kept.found]})
             return
@@ -41,19 +44,37 @@ def list_(file: File, log: LogUrl = None, bodies: Bodies = None, as_json: Json =
             typer.echo(f"nothing of pipeline {kept.graph.name} is in quarantine")
             return
         results().print(_table(kept.found))
-        left = sum(one.open for one in kept.found)
-        if left:
-            typer.echo(
-                f"{left} not resolved: `clew quarantine retry {file} ID` (after the function was mended) or "
-                f"`clew quarantine drop {file} ID`, then `{run_again(file, log)}`"
-            )
+        for told in _what_is_left(kept.found, named(file, log, py_files), run_again(file, log, py_files)):
+            typer.echo(told)
+
+
+def _what_is_left(found: list[Quarantined], words: str, again: str) -> Iterator[str]:
+    """Say what is to be decided, and what was decided of the rest."""
+    count = Counter(one.row.status for one in found)
+    if count["held"]:
+        yield (
+            f"{count['held']} not decided: `clew quarantine retry {words} ID` (after the function was mended) or "
+            f"`clew quarantine drop {words} ID`, then `{again}`"
+        )
+    coming = ((count["retry"], "to be tried again"), (count["drop"], "to be dropped"))
+    if any(number for number, _ in coming):
+        yield f"{_listed(coming)} by the next run: `{again}`"
+    done = ((count["retried"], "tried again"), (count["dropped"], "dropped"))
+    if any(number for number, _ in done):
+        yield f"{_listed(done)} by an earlier run"
+
+
+def _listed(parts: Iterable[tuple[int, str]]) -> str:
+    return ", ".join(f"{number} {what}" for number, what in parts if number)
 
 
 @quarantine.command()
-def show(file: File, id: str, log: LogUrl = None, bodies: Bodies = None, as_json: Json = False) -> None:
+def show(
+    file: File, id: str, log: LogUrl = None, bodies: Bodies = None, py_files: PyFiles = None, as_json: Json = False
+) -> None:
     """Show one: its records, the error, and where it came from in your code."""
     with explained():
-        kept = _read(file, log, bodies, as_json)
+        kept = _read(file, log, bodies, py_files, as_json)
         (one,) = _chosen(kept.found, [id], False)
         records = quarantined_records(kept.graph, one, kept.log, kept.bodies)
         if as_json:
@@ -72,29 +93,34 @@ def show(file: File, id: str, log: LogUrl = None, bodies: Bodies = None, as_json
 
 
 @quarantine.command()
-def retry(file: File, ids: Ids = None, all_: All = False, log: LogUrl = None, bodies: Bodies = None) -> None:
+def retry(
+    file: File, ids: Ids = None, all_: All = False, log: LogUrl = None, bodies: Bodies = None, py_files: PyFiles = None
+) -> None:
     """Let the next run try it again, with the function as it is then."""
-    _decide(file, ids, all_, log, bodies, "retry", "is tried again")
+    _decide(file, ids, all_, log, bodies, py_files, "retry", "is tried again")
 
 
 @quarantine.command()
-def drop(file: File, ids: Ids = None, all_: All = False, log: LogUrl = None, bodies: Bodies = None) -> None:
+def drop(
+    file: File, ids: Ids = None, all_: All = False, log: LogUrl = None, bodies: Bodies = None, py_files: PyFiles = None
+) -> None:
     """Give it up: the next run goes on without it."""
-    _decide(file, ids, all_, log, bodies, "drop", "is dropped")
+    _decide(file, ids, all_, log, bodies, py_files, "drop", "is dropped")
 
 
 def _decide(
-    file: str, ids: list[str] | None, all_: bool, log: str | None, bodies: str | None, what: Any, word: str
-) -> None:
+    file: str, ids: list[str] | None, all_: bool, log: str | None, bodies: str | None, py_files: list[str] | None,
+    what: Any, word: str,
+) -> None:  # fmt: skip
     with explained():
-        kept = _read(file, log, bodies, False)
+        kept = _read(file, log, bodies, py_files, False)
         # What cannot be tried again is left where it is, unless it is named.
         open_ones = [one for one in kept.found if what == "drop" or one.placed]
         chosen = _chosen(open_ones if all_ and not ids else kept.found, ids or [], all_)
         decide_quarantined(kept.graph, chosen, what, kept.log, kept.bodies)
         for one in chosen:
             typer.echo(f"{one.id} {word} by the next run: {one.events}")
-        typer.echo(f"now: `{run_again(file, log)}`")
+        typer.echo(f"now: `{run_again(file, log, py_files)}`")
 
 
 @dataclass(frozen=True)
@@ -107,13 +133,12 @@ class _Kept:
     found: list[Quarantined]
 
 
-def _read(file: str, log: str | None, bodies: str | None, as_json: bool) -> _Kept:
-    settings = in_force({"log": log, "bodies": bodies})
-    make_importable(settings.py_files)
+def _read(file: str, log: str | None, bodies: str | None, py_files: list[str] | None, as_json: bool) -> _Kept:
+    settings = ready_to_load(py_files, {"log": log, "bodies": bodies})
     graph = Target.parse(file).graph()
     place = Log.at(settings.log, graph.name, settings.bodies)
     if not place.exists(graph.name):
-        no_log(graph.name, place, run_again(file, log), as_json)
+        no_log(graph.name, place, run_again(file, log, py_files), as_json)
     found = quarantine_of(graph, settings.log, settings.bodies)
     return _Kept(graph, settings.log, settings.bodies, found)
 
@@ -124,7 +149,7 @@ def _chosen(found: list[Quarantined], ids: list[str], all_: bool) -> list[Quaran
     known = {one.id: one for one in found}
     unknown = [id for id in ids if id not in known]
     if unknown or not ids:
-        have = ", ".join(known) or "nothing"
+        have = ", ".join(one.id for one in found if one.open) or "nothing that is left to decide"
         what = f"{unknown[0]} is not in quarantine" if unknown else "nothing was named"
         complain(f"{what}; there is {have}: name one, or --all")
         raise typer.Exit(FAILED)

@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +26,9 @@ from clew.app.flags import (
     spark_flags,
     spark_options,
 )
-from clew.app.logs import logged_to, own_log
+from clew.app.logs import heard, logged_to, own_log
 from clew.app.settings import Settings, in_force
-from clew.app.target import Bodies, File, LogUrl, Target, run_again
+from clew.app.target import Bodies, File, LogUrl, Target, named, run_again
 from clew.app.terminal import (
     ALREADY_FINISHED,
     FAILED,
@@ -68,6 +68,8 @@ class Request:
     trace: str | None = None
     #: The log as it was named on the command line.
     named: str | None = None
+    #: The Python files that were named there.
+    py_files: Sequence[str] = ()
     options: SparkOptions = field(default_factory=SparkOptions)
     accept: tuple[str, ...] = ()
 
@@ -82,7 +84,7 @@ class Request:
     @property
     def again(self) -> str:
         """The command that resumes this run."""
-        return run_again(self.file, self.named)
+        return run_again(self.file, self.named, self.py_files)
 
 
 @dataclass
@@ -152,6 +154,7 @@ def run(
             as_json,
             trace,
             flags["log"],
+            flags.get("py_files", ()),
             spark_options(settings.engine, settings, flags),
             tuple(accept or ()),
         )
@@ -159,13 +162,10 @@ def run(
         target = Target.parse(file)
         graph = settings.applied_to(target.graph())
         display = display_for(graph.name)
-        resumed = _announce(graph, request, display, may_ask=not yes)
-        if settings.engine == "spark":
-            # It takes seconds, in which nothing else would be seen to happen.
-            display.say(f"starting Spark{f' on {settings.master}' if settings.master else ''}")
+        resumed, announcement = _announcement(graph, request, may_ask=not yes)
         with logged_to(_own_log_file(graph, request), settings.log_level, pipeline=graph.name):
             own_log().info("run starts", resumed=resumed, engine=settings.engine, fresh=fresh, clew=__version__)
-            report = _run(graph, target, request, display)
+            report = _run(graph, target, request, display, announcement)
             report.resumed = resumed
             figures = [as_mapping(row) for row in report.progress.rows().values()]
             tell = own_log().error if report.outcome == "failed" else own_log().info
@@ -174,29 +174,43 @@ def run(
         raise typer.Exit(_CODES[report.outcome])
 
 
-def _announce(graph: Graph, request: Request, display: Display, may_ask: bool) -> bool:
-    """Say what is going to happen, and ask where that is to be; returns whether a run is resumed."""
+def _announcement(graph: Graph, request: Request, may_ask: bool) -> tuple[bool, list[str]]:
+    """Return whether a run is resumed, and what is to be said when it begins; asks where that is to be."""
+    said: list[str] = []
+    resumed = False
     if request.recovery == "none":
-        display.say(f"warning: --recovery none keeps no log of pipeline {graph.name}: nothing survives a failure")
-        return False
-    url = masked(Log.at(request.log, graph.name, request.bodies).url)
-    before = _status_before(graph, request)
-    if request.fresh and isinstance(before, NewerLog | RunStatus) and may_ask:
-        _confirm(graph, before, url)
-    if request.fresh or not isinstance(before, RunStatus) or not before.started:
-        display.say(f"new run of pipeline {graph.name}, log {url}")
-        return False
-    if not before.finished:
-        display.say(f"resuming run {before.run_id} of pipeline {graph.name}: {before.events} events logged")
-        _tell_changes(graph, request, display)
-    return not before.finished
+        said.append(f"warning: --recovery none keeps no log of pipeline {graph.name}: nothing survives a failure")
+    else:
+        url = masked(Log.at(request.log, graph.name, request.bodies).url)
+        before = _status_before(graph, request)
+        if request.fresh and isinstance(before, NewerLog | RunStatus) and may_ask:
+            _confirm(graph, before, url)
+        if request.fresh or not isinstance(before, RunStatus) or not before.started:
+            said.append(f"new run of pipeline {graph.name}, log {url}")
+            said += _given_up(before)
+        elif not before.finished:
+            said.append(f"resuming run {before.run_id} of pipeline {graph.name}: {before.events} events logged")
+            said += _accepted(graph, request)
+            resumed = True
+    if request.settings.engine == "spark":
+        # It takes seconds, in which nothing else would be seen to happen.
+        said.append(f"starting Spark{f' on {request.settings.master}' if request.settings.master else ''}")
+    return resumed, said
 
 
-def _tell_changes(graph: Graph, request: Request, display: Display) -> None:
+def _given_up(before: RunStatus | NewerLog | None) -> list[str]:
+    """Say what goes with the log that --fresh removes, and nobody has decided on."""
+    held = sum(operator.quarantined for operator in before.operators) if isinstance(before, RunStatus) else 0
+    return [f"given up with the run before: {held} in quarantine"] if held else []
+
+
+def _accepted(graph: Graph, request: Request) -> list[str]:
     """Say what is not as it was; what must be accepted first is the run's own to say."""
-    for found in changes(graph, request.log, request.bodies) or ():
-        if found.compatible or (found.accept and {found.operator, "all"} & set(request.accept)):
-            display.say(f"changed: {found.told}")
+    return [
+        f"changed: {found.told}"
+        for found in changes(graph, request.log, request.bodies) or ()
+        if found.compatible or (found.accept and {found.operator, "all"} & set(request.accept))
+    ]
 
 
 def _status_before(graph: Graph, request: Request) -> RunStatus | NewerLog | None:
@@ -219,6 +233,7 @@ def _confirm(graph: Graph, before: RunStatus | NewerLog, url: str) -> None:
         return
     else:
         what = f"The log {url} holds an unfinished run of pipeline {graph.name}: {before.events} events logged."
+        what = " ".join([what, *(f"{told.capitalize()}." for told in _given_up(before))])
     if not typer.confirm(f"{what} Remove it and start from the beginning?", err=True):
         typer.echo("nothing was changed", err=True)
         raise typer.Exit(FAILED)
@@ -233,21 +248,27 @@ def _served(address: str | None, pipeline: str, progress: Progress) -> AbstractC
     return served(address, pipeline, progress)
 
 
-def _run(graph: Graph, target: Target, request: Request, display: Display) -> Report:
+def _run(graph: Graph, target: Target, request: Request, display: Display, announcement: Sequence[str]) -> Report:
     report = Report()
     began = time.monotonic()
+
+    def begins() -> None:
+        for text in announcement:
+            display.say(text)
+
     # What user code prints would otherwise stand before the line of JSON.
     own_stdout = redirect_stdout(sys.stderr) if request.as_json else nullcontext()
     try:
         with (
             _served(request.settings.metrics, graph.name, report.progress) as port,
             watching(display, graph, report.progress),
+            heard(display.say),
             _interruptible(display),
             own_stdout,
         ):
             if port is not None:
                 display.say(f"figures for Prometheus on port {port}")
-            _perform(graph, target, request, report.progress)
+            _perform(graph, target, request, report.progress, begins)
         if report.progress.quarantined:
             report.outcome, report.message = "quarantined", _held(request, report.progress.quarantined)
     except RunFinished as finished:
@@ -267,7 +288,7 @@ def _own_log_file(graph: Graph, request: Request) -> Path | None:
     return Log.at(request.log, graph.name, request.bodies).beside("run.log")
 
 
-def _perform(graph: Graph, target: Target, request: Request, progress: Progress) -> None:
+def _perform(graph: Graph, target: Target, request: Request, progress: Progress, begins: Callable[[], None]) -> None:
     run_pipeline(
         graph,
         log=request.log,
@@ -281,13 +302,14 @@ def _perform(graph: Graph, target: Target, request: Request, progress: Progress)
         policy=request.settings.policy,
         progress=progress,
         trace=request.trace,
+        begins=begins,
     )
 
 
 def _held(request: Request, number: int) -> str:
     return (
         f"everything is done but for what is in quarantine ({number}): the run ends when each is tried again or "
-        f"dropped; `clew quarantine list {request.file}` shows what it is"
+        f"dropped; `clew quarantine list {named(request.file, request.named, request.py_files)}` shows what it is"
     )
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from clew.errors import ClewError
@@ -57,7 +57,9 @@ class Settings(BaseSettings):
     conf: dict[str, str] = Field({}, description="settings of Clew's own Spark session, by their names in Spark")
     packages: list[str] = Field([], description="Maven coordinates of jars that Spark fetches, as GROUP:NAME:VERSION")
     jars: list[str] = Field([], description="jars for the driver and the executors")
-    py_files: list[str] = Field([], description="Python code for the executors: .py, .zip or .egg")
+    py_files: list[str] = Field(
+        [], description="Python code that the pipeline file and the executors import: .py, .zip or .egg"
+    )
     gc_every: Annotated[float, Field(ge=0.1)] | None = Field(
         None, description="seconds between two collections beside a run; without it there are none"
     )
@@ -91,6 +93,21 @@ class Settings(BaseSettings):
     capacity_bytes: int = Field(
         _OPERATOR.capacity.bytes, ge=1, description="bytes that may wait on a connection, where it declares nothing"
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any) -> Any:
+        """Refuse what pydantic would take for the numbers 1 and 0: no setting is a matter of yes or no."""
+        if isinstance(value, bool):
+            raise PydanticCustomError("truth", "Input should be neither true nor false")
+        return value
+
+    @field_validator("metrics")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is not None and address(value) is None:
+            raise PydanticCustomError("address", "Input should be HOST:PORT, as in 127.0.0.1:9108")
+        return value
 
     @classmethod
     def settings_customise_sources(
@@ -126,6 +143,14 @@ class Settings(BaseSettings):
         own["capacity"] = Capacity(self.capacity_events, self.capacity_bytes)
         left = {name: value for name, value in own.items() if getattr(declared, name) == getattr(_OPERATOR, name)}
         return replace(declared, **left)
+
+
+def address(text: str) -> tuple[str, int] | None:
+    """Read HOST:PORT, if it is that; a host is named on purpose, for whoever reaches it can read what is served."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        return None
+    return host.strip("[]"), int(port)
 
 
 @dataclass(frozen=True)
@@ -232,8 +257,9 @@ def words(text: str) -> list[str]:
 def pairs(texts: Sequence[str], place: str) -> dict[str, str]:
     """Read `K=V`, as `spark-submit --conf` takes it."""
     for text in texts:
-        if not text.partition("=")[0] or "=" not in text:
-            raise SettingRefused(place, f"{text!r} is no K=V", "write it as spark.sql.shuffle.partitions=8")
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise SettingRefused(place, f"{text!r} is no K=V", f"write it as {name or 'NAME'}={value or 'VALUE'}")
     return {key: value for key, _, value in (text.partition("=") for text in texts)}
 
 

@@ -8,29 +8,29 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from clew.app.flags import make_importable
+from clew.app.flags import PyFiles, ready_to_load
 from clew.app.gc import no_log
-from clew.app.settings import in_force
 from clew.app.target import Bodies, File, Json, LogUrl, Target, run_again
 from clew.app.terminal import explained, print_json, results
 from clew.run import Log, OperatorStatus, RunStatus
 from clew.run import status as read_status
 
 
-def status(file: File, log: LogUrl = None, bodies: Bodies = None, as_json: Json = False) -> None:
+def status(
+    file: File, log: LogUrl = None, bodies: Bodies = None, py_files: PyFiles = None, as_json: Json = False
+) -> None:
     """Show what the log says of a run, whether or not it is going on. Changes nothing."""
     with explained():
-        named, settings = log, in_force({"log": log, "bodies": bodies})
+        named, settings = log, ready_to_load(py_files, {"log": log, "bodies": bodies})
         log, bodies = settings.log, settings.bodies
-        make_importable(settings.py_files)
         graph = Target.parse(file).graph()
         found = read_status(graph, log, bodies)
         if found is None:
-            no_log(graph.name, Log.at(log, graph.name, bodies), run_again(file, named), as_json)
+            no_log(graph.name, Log.at(log, graph.name, bodies), run_again(file, named, py_files), as_json)
         elif as_json:
             print_json(as_mapping(found))
         else:
-            _show(found, run_again(file, named))
+            _show(found, run_again(file, named, py_files))
 
 
 def as_mapping(run: RunStatus) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,9 +67,15 @@ class Target:
         return self.pipeline().graph()
 
 
-def run_again(file: str, log: str | None) -> str:
+def named(file: str, log: str | None, py_files: Sequence[str] | None = None) -> str:
+    """Return the words of a command line that name a pipeline and its log as this one does."""
+    given = {"--log": masked(log) if log else "", "--py-files": ",".join(py_files or ())}
+    return " ".join([file, *(f"{flag} {value}" for flag, value in given.items() if value)])
+
+
+def run_again(file: str, log: str | None, py_files: Sequence[str] | None = None) -> str:
     """Return the command that starts or resumes a run."""
-    return f"clew run {file}" + (f" --log {masked(log)}" if log else "")
+    return f"clew run {named(file, log, py_files)}"
 
 
 def near(location: str) -> str:

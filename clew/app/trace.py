@@ -7,9 +7,8 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from clew.app.flags import make_importable
+from clew.app.flags import PyFiles, ready_to_load
 from clew.app.graph import Mermaid
-from clew.app.settings import in_force
 from clew.app.target import Bodies, File, Json, LogUrl, Target
 from clew.app.terminal import explained, print_json, results
 from clew.ids import WRITES, EventId, Port
@@ -39,30 +38,30 @@ _MOST = 5
 @trace.command()
 def back(
     file: File, event: Event, record: Record = None, to: To = None, log: LogUrl = None, bodies: Bodies = None,
-    mermaid: Mermaid = False, as_json: Json = False,
+    py_files: PyFiles = None, mermaid: Mermaid = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Show what an event was made of, back to the sources; or what one of its records can have been made of."""
     if record is None:
-        _trace(file, event, to, log, bodies, mermaid, as_json, trace_back)
+        _trace(file, event, to, log, bodies, py_files, mermaid, as_json, trace_back)
     else:
-        _trace_record(file, event, record, to, log, bodies, as_json)
+        _trace_record(file, event, record, to, log, bodies, py_files, as_json)
 
 
 @trace.command("forward")
 def forward_(
     file: File, event: Event, to: To = None, log: LogUrl = None, bodies: Bodies = None,
-    mermaid: Mermaid = False, as_json: Json = False,
+    py_files: PyFiles = None, mermaid: Mermaid = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Show what was made of an event, to the ends of the pipeline."""
-    _trace(file, event, to, log, bodies, mermaid, as_json, trace_forward)
+    _trace(file, event, to, log, bodies, py_files, mermaid, as_json, trace_forward)
 
 
 def _trace(
-    file: str, event: str, to: str | None, log: str | None, bodies: str | None, mermaid: bool, as_json: bool, ask: Any
-) -> None:
+    file: str, event: str, to: str | None, log: str | None, bodies: str | None, py_files: list[str] | None,
+    mermaid: bool, as_json: bool, ask: Any,
+) -> None:  # fmt: skip
     with explained():
-        settings = in_force({"log": log, "bodies": bodies})
-        make_importable(settings.py_files)
+        settings = ready_to_load(py_files, {"log": log, "bodies": bodies})
         graph = Target.parse(file).graph()
         port = None if to is None else named_port(graph, to)
         found: Trace = ask(graph, named_event(graph, event), port, log=settings.log, bodies=settings.bodies)
@@ -77,11 +76,11 @@ def _trace(
 
 
 def _trace_record(
-    file: str, event: str, record: int, to: str | None, log: str | None, bodies: str | None, as_json: bool
-) -> None:
+    file: str, event: str, record: int, to: str | None, log: str | None, bodies: str | None, py_files: list[str] | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     with explained():
-        settings = in_force({"log": log, "bodies": bodies})
-        make_importable(settings.py_files)
+        settings = ready_to_load(py_files, {"log": log, "bodies": bodies})
         graph = Target.parse(file).graph()
         port = None if to is None else named_port(graph, to)
         given: dict[str, Any] = {"log": settings.log, "bodies": settings.bodies}

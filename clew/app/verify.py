@@ -10,6 +10,7 @@ import typer
 
 from clew.app.flags import Conf, Jars, Master, Packages, PyFiles, make_importable, spark_flags, spark_options
 from clew.app.gc import no_log
+from clew.app.logs import heard
 from clew.app.settings import in_force
 from clew.app.target import Bodies, File, Json, LogUrl, Target, run_again
 from clew.app.terminal import explained, notices, print_json
@@ -51,10 +52,10 @@ def verify(
         graph = target.graph()
         place = Log.at(settings.log, graph.name, settings.bodies)
         if not place.exists(graph.name):
-            no_log(graph.name, place, run_again(file, log), as_json)
+            no_log(graph.name, place, run_again(file, log, py_files), as_json)
         began = time.monotonic()
         # What user code prints would otherwise stand before the answer.
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr), heard(lambda text: typer.echo(text, err=True)):
             verdict = judge(
                 graph, log=settings.log, bodies=settings.bodies, engine=engine,
                 options=spark_options(engine, settings, flags),

@@ -2,12 +2,14 @@
 
 import hashlib
 import importlib.util
+import linecache
 import os
 import sys
 import traceback
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from clew.errors import ClewError, GraphError, GraphErrors
 from clew.pipeline.declare import Pipeline
@@ -67,12 +69,12 @@ def _import(file: Path, original: str | None) -> ModuleType:
     if directory not in sys.path:
         sys.path.insert(0, directory)
     name = _module_name(file)
-    spec = importlib.util.spec_from_file_location(name, file)
+    loader = CopyLoader(name, str(file), original) if original else None
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     # A name that ends in .py always has a loader.
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    module.__file__ = original or module.__file__
     # Registered while it runs: dataclasses, pickle and modules beside it look it up by its name.
     sys.modules[name] = module
     try:
@@ -81,6 +83,29 @@ def _import(file: Path, original: str | None) -> ModuleType:
         del sys.modules[name]
         raise _explained(file, error, module) from error
     return module
+
+
+class CopyLoader(SourceFileLoader):
+    """Loads a module from a copy of its file, and lets it take itself for the original: `__file__`, and all frames.
+
+    A module that makes paths from its `__file__` means places beside the original, and so does who reads a traceback.
+    """
+
+    def __init__(self, name: str, file: str, original: str) -> None:
+        super().__init__(name, file)
+        self._original = original
+
+    def get_code(self, fullname: str) -> CodeType:
+        # Never from a file of bytecode: loading one puts the path of the copy into it.
+        data = self.get_data(self.path)
+        # Lines are shown as they were when the copy was made; the original may be elsewhere, or changed since.
+        lines = importlib.util.decode_source(data).splitlines(keepends=True)
+        linecache.cache[self._original] = (len(data), None, lines, self._original)
+        return self.source_to_code(data, self._original)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__file__ = self._original
+        super().exec_module(module)
 
 
 def _module_name(file: Path) -> str:

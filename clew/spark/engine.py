@@ -34,6 +34,7 @@ from clew.spark.options import SparkOptions
 from clew.spark.output import FILE, LABEL
 from clew.spark.program import Program
 from clew.spark.session import cancel, forget_session, is_alive, is_local, open_session, require_classic
+from clew.spark.stacks import keep_stack
 from clew.spark.streams import SparkQuery, start_query
 from clew.spark.versions import require_same_versions
 from clew.spark.worker import PROGRAM, Raised, run_tasks
@@ -316,12 +317,9 @@ def explained(operator: str, about: str, error: Exception) -> ClewError:
     """Say what Spark failed on, in one line; the Java stack goes to a file, named by what the job was about."""
     text = str(error)
     if isinstance(error, Py4JJavaError | PySparkException):
-        folder = Path(os.environ.get("CLEW_STACKS", ".clew/stacks"))
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{operator}-{about}-{int(time.time() * 1000)}.txt"
-        path.write_text(text)
-        _LOG.warning("job failed", extra={"operator": operator, "stack": str(path)})
-        return EngineFailed(operator, cause_of(text)[:400], str(path))
+        path = keep_stack("-".join(filter(None, (operator, about, str(int(time.time() * 1000))))), error)
+        _LOG.warning("job failed", extra={"operator": operator, "stack": path})
+        return EngineFailed(operator, cause_of(text)[:400], path)
     return EngineFailed(operator, f"{type(error).__name__}: {text}"[:400])
 
 

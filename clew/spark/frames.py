@@ -5,17 +5,19 @@ stores the result, so that big data never passes through the driver.
 """
 
 import linecache
+import os
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from textwrap import indent
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-from pyspark.errors import PySparkException, PythonException
+from pyspark.errors import PySparkException, PythonException, QueryContext, QueryContextType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -45,6 +47,7 @@ from clew.runtime.task import (
 from clew.runtime.tracebacks import is_ours
 from clew.spark.program import ProgramRef
 from clew.spark.session import is_alive, settled
+from clew.spark.stacks import keep_stack
 from clew.spark.worker import load_program
 
 T = TypeVar("T")
@@ -97,7 +100,7 @@ def generate_frames(
         if type(error).__module__.startswith("py4j") or not is_alive(spark):
             # Spark's own failure, or its end, and not the function's; a dead JVM shows as a refused connection.
             raise
-        return [described(error, numbers[0])]
+        return [described(error, numbers[0], spec.name)]
     broken = next((part.failure for part in stored if part.failure is not None), None)
     if broken is not None:
         return [Failure(numbers[0], broken.kind, broken.message, broken.frames, broken.error)]
@@ -352,8 +355,11 @@ def _repeated(spark: SparkSession, before: frozenset[int]) -> bool:
 _FRAME = re.compile(r'  File "(?P<file>.*?)", line (?P<line>\d+)')
 
 
-def described(error: Exception, number: InputSetId | None) -> Failure:
-    """Describe what a DataFrame function raised while it was built, in Python on an executor, or in Spark's own SQL."""
+def described(error: Exception, number: InputSetId | None, operator: str) -> Failure:
+    """Describe what a DataFrame function raised while it was built, in Python on an executor, or in Spark's own SQL.
+
+    What Spark's own code raised has no frame of the user's: it is told by the expression, and its Java stack is kept.
+    """
     if isinstance(error, PythonException):
         return _failure_on_executor(str(error), number)
     plain = failure(error, number)
@@ -361,7 +367,14 @@ def described(error: Exception, number: InputSetId | None) -> Failure:
         return plain
     # The query plan that may follow is for Spark's own authors.
     message = (error.getMessage() or str(error)).strip().split("\n\n")[0].split("\n\tat ")[0]
-    return Failure(number, plain.kind, message, plain.frames or _call_sites(error))
+    return Failure(number, plain.kind, message, plain.frames or _expressions(error, number, operator))
+
+
+def _expressions(error: PySparkException, number: InputSetId | None, operator: str) -> str:
+    # One file for all attempts at an Input Set: they fail alike.
+    about = "read-or-write" if number is None else str(number)
+    kept = f"  the Java stack is in {keep_stack(f'{operator}-{about}-{os.getpid()}', error)}"
+    return "\n".join([*map(_expression, error.getQueryContext()), kept])
 
 
 def _failure_on_executor(text: str, number: InputSetId | None) -> Failure:
@@ -385,12 +398,13 @@ def _own_frames(lines: Sequence[str]) -> str:
     return "\n".join(kept)
 
 
-def _call_sites(error: PySparkException) -> str:
-    """Name the lines that built the expression which failed in Spark, as a traceback does."""
-    frames = []
-    for context in error.getQueryContext():
-        file, _, line = str(context.callSite()).rpartition(":")
-        if line.isdigit():
-            code = linecache.getline(file, int(line)).strip()
-            frames.append(f'  File "{file}", line {line}, in {context.fragment()}' + (f"\n    {code}" if code else ""))
-    return "\n".join(frames)
+def _expression(context: QueryContext) -> str:
+    """Name the expression that failed in Spark, as a traceback names a line."""
+    if context.contextType() is QueryContextType.SQL:
+        # A text of SQL has no line in a file; Spark shows where in the text it is.
+        return indent(context.summary().strip(), "  ")
+    file, _, line = str(context.callSite()).rpartition(":")
+    if not line.isdigit():
+        return f"  {context.fragment()}"
+    code = linecache.getline(file, int(line)).strip()
+    return f'  File "{file}", line {line}, in {context.fragment()}' + (f"\n    {code}" if code else "")

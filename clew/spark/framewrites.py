@@ -42,7 +42,7 @@ def write_frames(sink: FrameSink, task: WriteTask, spark: SparkSession) -> list[
         except Exception as error:
             if type(error).__module__.startswith("py4j") or not is_alive(spark):
                 raise
-            return [Written(done, (), described(error, None))]
+            return [Written(done, (), described(error, None, task.operator))]
         done += 1
     return [Written(done)]
 

@@ -26,17 +26,17 @@ from clew.spark.session import is_alive
 
 def observe_frame(source: Framed, place: BodyPlace, job: Job, rows: int, spark: SparkSession) -> list[Any]:
     """Store what a source's DataFrame gives; return the runs of bodies, in order, or a Failure."""
-    return caught(spark, lambda: stored(_made(source, spark), place, job, rows))
+    return caught(spark, job.operator, lambda: stored(_made(source, spark), place, job, rows))
 
 
-def caught(spark: SparkSession, compute: Callable[[], list[Any]]) -> list[Any]:
+def caught(spark: SparkSession, operator: str, compute: Callable[[], list[Any]]) -> list[Any]:
     """Return what is computed, or what the user's part of it did wrong; Spark's own failures are raised."""
     try:
         return compute()
     except Exception as error:
         if type(error).__module__.startswith("py4j") or not is_alive(spark):
             raise
-        return [described(error, None)]
+        return [described(error, None, operator)]
 
 
 def stored(frame: DataFrame, place: BodyPlace, job: Job, rows: int) -> list[Any]:

@@ -29,7 +29,8 @@ class WorkerOutput:
         self._of = ("", "")
 
     def write(self, text: str) -> int:
-        of = _job()
+        # What is printed between two jobs is still the earlier one's.
+        of = _job() or self._of
         if of != self._of:
             # What an earlier job left without an end of line is still that job's.
             self.flush()
@@ -68,10 +69,10 @@ class WorkerOutput:
         return getattr(self._stream, name)
 
 
-def _job() -> tuple[str, str]:
+def _job() -> tuple[str, str] | None:
     context = TaskContext.get()
     if context is None:
-        return "", ""
+        return None
     return context.getLocalProperty(LABEL) or "", context.getLocalProperty(FILE) or ""
 
 

@@ -1,7 +1,7 @@
 """Clew's own Spark session: how it is made, seen to be dead, and made again.
 
-This is the one module that touches PySpark's private fields: a driver JVM that died leaves PySpark holding on to
-it, and no public call lets go.
+Beside `jvm.py` this is the one module that touches PySpark's private fields: a driver JVM that died leaves PySpark
+holding on to it, and no public call lets go.
 """
 
 import contextlib
@@ -10,6 +10,9 @@ import logging
 import os
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,13 @@ from pyspark.sql.udf import UserDefinedFunction
 
 from clew.errors import SetupFailed
 from clew.spark.java import OLDEST, find_java
+from clew.spark.jvm import cause, cure, launched, waited_for
 from clew.spark.options import SparkOptions
+from clew.spark.stacks import keep_stack
+
+_LOG = logging.getLogger(__name__)
+#: Seconds after which it is said what a session waits for.
+_PATIENCE = 10.0
 
 #: Defaults of Clew's own sessions; chosen by measurement, see docs/decisions/0004-spark-session.md.
 CONFIGURATION = {
@@ -64,25 +73,52 @@ def make_session(master: str | None = None, configuration: dict[str, str] | None
     # Workers must run in this interpreter, where the user's packages are, whatever `python3` is.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     cores = max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2)
-    builder = SparkSession.builder.appName("clew").master(master or f"local[{cores},4]")
+    master = master or f"local[{cores},4]"
     settings = {**CONFIGURATION, "spark.local.dir": tempfile.gettempdir(), **(configuration or {})}
     if configuration and _JAVA in configuration:
         # The JVM takes the last of two that contradict each other.
         settings[_JAVA] = f"{CONFIGURATION[_JAVA]} {configuration[_JAVA]}"
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    try:
-        session = builder.getOrCreate()
-    except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise SetupFailed(
-            f"no Spark session could be started on {master or 'this machine'}: {first}",
-            "check that `java -version` says 17 or later, and that the master is right",
-        ) from error
+    session = _start({**settings, "spark.app.name": "clew", "spark.master": master})
     # PySpark logs the Java stack of every query that fails, besides raising it.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     return session
+
+
+def _start(settings: dict[str, str]) -> SparkSession:
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    printed: list[str] = []
+    try:
+        with _impatient(settings["spark.master"]), launched(settings, printed):
+            return builder.getOrCreate()
+    except Exception as error:
+        raise _no_session(settings["spark.master"], "".join(printed), error) from error
+
+
+@contextlib.contextmanager
+def _impatient(master: str) -> Iterator[None]:
+    """Say what is waited for where a cluster does not answer; Spark itself waits for minutes without a word."""
+    timer = threading.Timer(_PATIENCE, lambda: _LOG.warning(waited_for(master)))
+    timer.daemon = True
+    if not master.startswith("local"):
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _no_session(master: str, printed: str, error: Exception) -> SetupFailed:
+    """Say why no session was started, in one line; all that the JVM printed goes to a file."""
+    # Where the JVM has ended, PySpark knows no more than that.
+    said = printed if "JAVA_GATEWAY_EXITED" in str(error) else f"{printed}\n{error}"
+    path = keep_stack(f"session-{int(time.time() * 1000)}", f"{printed}\n{error}\n")
+    return SetupFailed(
+        f"no Spark session could be started on {master}: {cause(said)[:400]}; what Java printed is in {path}",
+        cure(said),
+    )
 
 
 def _require_java() -> None:

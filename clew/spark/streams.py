@@ -111,7 +111,9 @@ class Handler:
             place = self._gate.offer(number)
             if place is not None:
                 spark = frame.sparkSession
-                self._gate.deliver(caught(spark, lambda: stored(frame, place, self._job, self._rows)))
+                self._gate.deliver(
+                    caught(spark, self._job.operator, lambda: stored(frame, place, self._job, self._rows))
+                )
         except BaseException as error:
             self.error = error
             raise HandlerFailed(f"batch {number} was not logged: {type(error).__name__}") from None
@@ -128,5 +130,5 @@ def _made(source: Streamed, spark: SparkSession) -> DataFrame:
 
 
 def _failure(operator: str, error: Exception) -> ClewError:
-    found = described(error, None)
+    found = described(error, None, operator)
     return UserFunctionFailed(operator, "its streaming query", found.kind, found.message, found.frames)

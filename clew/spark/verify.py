@@ -114,7 +114,7 @@ class SparkCompute:
             rdd = context.parallelize(works, len(works))
             return rdd.mapPartitions(partial(run_works, self._program.ref)).collect()
         except Exception as error:
-            raise explained("verify", "job", error) from error
+            raise explained("", "verify-job", error) from error
 
     def _here(self, work: Work) -> Any:
         self._named()

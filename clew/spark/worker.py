@@ -20,6 +20,7 @@ from pyspark import SparkFiles, TaskContext
 
 from clew.errors import ClewError
 from clew.pipeline.graph import Graph
+from clew.pipeline.load import CopyLoader, load
 from clew.runtime.task import Task, execute
 from clew.spark import output
 from clew.spark.program import ProgramRef
@@ -62,8 +63,6 @@ def _stay_importable() -> None:
 
 
 def _load_bundle(ref: ProgramRef, archive: Path) -> Graph:
-    from clew.pipeline.load import load
-
     folder = _unpacked(archive)
     _forget_older_bundles()
     _bundles.append(str(folder))
@@ -128,8 +127,7 @@ def prepare() -> None:
 class _Originals(MetaPathFinder):
     """Finds the modules of a bundle, and lets each take itself for the file that it is a copy of.
 
-    A module that makes paths from its `__file__` means places beside the user's file. Beside the copy they would be
-    gone with the session, and a sink there would lose what was written to it.
+    Places beside the copy are gone with the session: a sink there would lose what was written to it.
     """
 
     def __init__(self, bundle: str, folder: str) -> None:
@@ -140,18 +138,8 @@ class _Originals(MetaPathFinder):
         if spec is None or not isinstance(spec.loader, SourceFileLoader) or not _is_in(self._bundle, spec.origin):
             return None
         file = spec.loader.path
-        spec.loader = _Original(name, file, os.path.join(self._folder, os.path.relpath(file, self._bundle)))
+        spec.loader = CopyLoader(name, file, os.path.join(self._folder, os.path.relpath(file, self._bundle)))
         return spec
-
-
-class _Original(SourceFileLoader):
-    def __init__(self, name: str, file: str, original: str) -> None:
-        super().__init__(name, file)
-        self._original = original
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__file__ = self._original
-        super().exec_module(module)
 
 
 def _is_in(folder: str, file: str | None) -> bool:

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import urllib.request
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -56,6 +57,11 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     ledger = Ledger()
+
+    def handle(self) -> None:
+        """Answer until there are no more requests; who is killed between two of them is no mistake of the bank's."""
+        with suppress(ConnectionError):
+            super().handle()
 
     def do_GET(self) -> None:
         _, what, *rest = self.path.split("/")

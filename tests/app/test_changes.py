@@ -50,6 +50,7 @@ def test_a_change_that_costs_something_is_refused_until_it_is_accepted(cut_off: 
     refused = call("run", file, "--engine", "inline", "--log", LOG)
     assert refused.exit_code == 1
     assert f"\n  {WINDOW}\n" in refused.stderr
+    assert "resuming" not in refused.stderr
     accepted = call("run", file, "--engine", "inline", "--log", LOG, "--accept", "sums")
     assert accepted.exit_code == 0, accepted.output
     assert "on in is open; as accepted, this run assigns these events anew under the new window" in accepted.stderr
@@ -169,3 +170,17 @@ def doubled(table: pa.Table) -> pa.Table:
 
 pipeline.sink(doubled, sqlite("sink.db", table="doubled"))
 """
+
+
+def test_a_run_that_is_refused_does_not_say_that_it_begins(cut_off: Path) -> None:
+    """Neither what it resumes, nor what was accepted: nothing of it happens."""
+    write(cut_off, "taken", "")
+    text = (cut_off / "changing.py").read_text().replace("Count(3)", "Count(4)").replace("sink.db", "taken/sink.db")
+    refused = call("run", write(cut_off, "changing.py", text), "--engine", "inline", "--log", LOG, "--accept", "sums")
+    assert refused.exit_code == 1
+    assert "resuming" not in refused.stderr
+    assert "accepted" not in refused.stderr
+    other = write(cut_off, "other.py", text.replace('Pipeline("shop")', 'Pipeline("other")'))
+    foreign = call("run", other, "--engine", "inline", "--log", LOG)
+    assert foreign.exit_code == 1
+    assert [line for line in foreign.stderr.splitlines() if "run of" in line or "resuming" in line] == []

@@ -16,8 +16,8 @@ import pytest
 
 from clew import Pipeline, Tumbling, generator
 from clew.app.logs import logged_to, own_log
-from clew.app.metrics import parse_address, served
-from clew.errors import SetupFailed
+from clew.app.metrics import served
+from clew.app.settings import address
 from clew.pipeline.load import load
 from clew.run import Progress, run
 from clew.runtime.progress import COMMIT_BOUNDS, CommitTimes
@@ -175,9 +175,14 @@ def test_commits_are_counted_by_how_long_they_took() -> None:
 
 @pytest.mark.parametrize("text", ["9108", ":9108", "localhost", "localhost:http", "localhost:70000"])
 def test_an_address_names_a_host_and_a_port(here: Path, text: str) -> None:
-    with pytest.raises(SetupFailed, match=r"--metrics .* is no HOST:PORT; write it as 127.0.0.1:9108"):
-        parse_address(text)
-    assert parse_address("[::1]:9108") == ("::1", 9108)
+    write(here, "clew.toml", f'metrics = "{text}"\n')
+    for refused in (call("settings"), call("run", write_numbers(here), "--engine", "inline")):
+        assert refused.exit_code == 1
+        assert (
+            f"clew.toml: metrics is '{text}', and input should be HOST:PORT, as in 127.0.0.1:9108; give it"
+            in refused.stderr
+        )
+    assert address("[::1]:9108") == ("::1", 9108)
 
 
 def test_a_port_that_is_taken_stops_the_run_with_one_sentence(here: Path) -> None:

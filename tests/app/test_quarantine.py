@@ -55,7 +55,7 @@ def test_what_is_in_quarantine_is_listed_with_what_to_do(file: str) -> None:
     assert "lines.out#4 record 0" in answer.stdout
     assert "ValueError: no number: 3" in answer.stdout
     assert "{'text': '3'}" in answer.stdout
-    assert f"3 not resolved: `clew quarantine retry {file} ID`" in answer.stdout
+    assert f"3 not decided: `clew quarantine retry {file} ID`" in answer.stdout
     (first, *_) = json.loads(call("quarantine", "list", file, "--json").stdout)["quarantined"]
     assert (first["id"], first["status"], first["attempts"]) == ("parse#1", "held", 2)
     assert "parse: 3 in quarantine" in call("status", file).stdout
@@ -88,6 +88,56 @@ def test_some_are_dropped_and_the_rest_is_tried_again_once_it_is_mended(file: st
         "retried", "dropped", "retried",
     ]  # fmt: skip
     assert call("run", file, "--engine", "inline").exit_code == 3
+
+
+def decided(file: str, tmp_path: Path) -> None:
+    """Let the run have the three tried again or dropped; one of them fails again."""
+    write(tmp_path, "parse.py", PARSE % '("107",)')
+    call("quarantine", "drop", file, "parse#2")
+    call("quarantine", "retry", file, "parse#1", "parse#3")
+    assert call("run", file, "--engine", "inline").exit_code == 5
+
+
+def test_what_is_decided_is_not_asked_for_again(file: str, tmp_path: Path) -> None:
+    call("quarantine", "drop", file, "parse#2")
+    last = call("quarantine", "list", file).stdout.splitlines()[-2:]
+    assert last[0].startswith(f"2 not decided: `clew quarantine retry {file} ID`")
+    assert last[1] == f"1 to be dropped by the next run: `clew run {file}`"
+    call("quarantine", "retry", file, "parse#1", "parse#3")
+    (last_line,) = call("quarantine", "list", file).stdout.splitlines()[4:]
+    assert last_line == f"2 to be tried again, 1 to be dropped by the next run: `clew run {file}`"
+    decided(file, tmp_path)
+    last = call("quarantine", "list", file).stdout.splitlines()[-2:]
+    assert last[0].startswith("1 not decided: ")
+    assert last[1] == "2 tried again, 1 dropped by an earlier run"
+
+
+@pytest.mark.parametrize("what", ["retry", "drop"])
+def test_what_was_decided_is_final(file: str, tmp_path: Path, what: str) -> None:
+    decided(file, tmp_path)
+    cure = "expected something that is still in quarantine; there is parse#4: name one, or --all"
+    for id, became in (("parse#1", "tried again"), ("parse#2", "dropped"), ("parse#3", "tried again")):
+        refused = call("quarantine", what, file, "parse#4", id)
+        assert refused.exit_code == 1
+        assert refused.stderr == f"error: {id} was {became} by an earlier run, {cure}\n"
+        assert not refused.stdout
+    # Nothing was decided of the one that could have been either.
+    assert "1 not decided" in call("quarantine", "list", file).stdout
+    call("quarantine", "drop", file, "--all")
+    assert call("run", file, "--engine", "inline").exit_code == 0
+    refused = call("quarantine", what, file, "parse#4")
+    assert refused.exit_code == 1
+    assert "there is nothing left, so there is nothing to decide" in refused.stderr
+    refused = call("quarantine", what, file, "--all")
+    assert refused.exit_code == 1
+    assert "nothing was named; there is nothing that is left to decide" in refused.stderr
+    assert "not decided" not in call("quarantine", "list", file).stdout
+
+
+def test_a_fresh_start_says_what_it_gives_up(file: str) -> None:
+    begun = call("run", file, "--engine", "inline", "--fresh")
+    assert "given up with the run before: 3 in quarantine" in begun.stderr
+    assert "given up" not in call("run", file, "--engine", "inline").stderr
 
 
 @pytest.mark.parametrize(

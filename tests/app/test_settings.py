@@ -96,7 +96,7 @@ def test_a_variable_that_looks_like_a_setting_is_refused_and_others_are_let_be(m
         ("CLEW_POLL", "0", "CLEW_POLL is '0', and input should be greater than 0"),
         ("CLEW_ATTEMPTS", "many", "CLEW_ATTEMPTS is 'many', and input should be a valid integer"),
         ("CLEW_ENGINE", "flink", "CLEW_ENGINE is 'flink', and input should be 'spark' or 'inline'"),
-        ("CLEW_CONF", "spark.a", "CLEW_CONF: 'spark.a' is no K=V; write it as spark.sql.shuffle.partitions=8"),
+        ("CLEW_CONF", "spark.a", "CLEW_CONF: 'spark.a' is no K=V; write it as spark.a=VALUE"),
         ("CLEW_JARS", "[a", "CLEW_JARS begins as JSON and is none"),
     ],
 )
@@ -113,6 +113,11 @@ def test_a_value_in_a_file_is_refused_with_the_file(here: Path) -> None:
         "clew.toml: give_up_after is 0, and input should be greater than or equal to 1; give it such a value, or leave "
         "it out for the default"
     )
+    write(here, "clew.toml", "gc_every = true\n")
+    assert refused() == (
+        "clew.toml: gc_every is True, and input should be neither true nor false; give it such a value, or leave it "
+        "out for the default"
+    )
     write(here, "clew.toml", "poll = \n")
     assert refused().startswith("clew.toml: it cannot be read (Invalid value")
 
@@ -121,8 +126,10 @@ def test_set_gives_any_setting() -> None:
     assert from_texts(["poll=2", "jars=a.jar,b.jar"]) == {"poll": "2", "jars": ["a.jar", "b.jar"]}
     with pytest.raises(SettingRefused, match="--set: there is no setting pol: did you mean poll"):
         from_texts(["pol=2"])
-    with pytest.raises(SettingRefused, match="--set: 'poll' is no K=V"):
-        from_texts(["poll"])
+    with pytest.raises(SettingRefused, match="--set: 'turn_seconds' is no K=V; write it as turn_seconds=VALUE"):
+        from_texts(["turn_seconds"])
+    with pytest.raises(SettingRefused, match="--set: '=2' is no K=V; write it as NAME=2"):
+        from_texts(["=2"])
 
 
 def test_secrets_are_not_shown(here: Path) -> None:

@@ -8,6 +8,9 @@ import pytest
 
 from clew.app.chaos import Request
 from clew.app.flags import make_importable, spark_flags, spark_words
+from clew.app.run import Request as RunRequest
+from clew.app.run import _held
+from clew.app.settings import Settings
 from clew.errors import SetupFailed
 from clew.run import SparkOptions
 from tests.app.pipelines import call, log_url, write, write_numbers
@@ -42,7 +45,7 @@ def test_they_are_refused_with_the_inline_engine(tmp_path: Path, command: str, w
 def test_what_is_no_setting_of_spark_is_refused(tmp_path: Path) -> None:
     result = call("run", write_numbers(tmp_path), "--conf", "spark.a")
     assert result.exit_code == 1
-    assert "error: --conf: 'spark.a' is no K=V; write it as spark.sql.shuffle.partitions=8" in result.stderr
+    assert "error: --conf: 'spark.a' is no K=V; write it as spark.a=VALUE" in result.stderr
 
 
 def test_files_that_are_not_there_or_no_code_are_refused() -> None:
@@ -88,3 +91,38 @@ def test_chaos_passes_them_on_and_shows_no_secrets() -> None:
     request = Request("f.py", 1, 2, None, None, "spark", options, ())
     assert "pw" not in request.again
     assert "--conf spark.a=b" in request.again
+
+
+LOADING = ("check", "graph", "status", "gc", "quarantine list", "quarantine show", "quarantine retry",
+           "quarantine drop", "trace back", "trace forward")  # fmt: skip
+
+
+@pytest.mark.parametrize("command", LOADING)
+def test_every_command_that_loads_a_pipeline_file_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    name = f"library_of_{command.replace(' ', '_')}"
+    (tmp_path / "lib").mkdir()
+    library = write(tmp_path / "lib", f"{name}.py", "X = 1\n")
+    text = f"from {name} import X\nfrom clew import Pipeline, generator\nimport pyarrow as pa\n"
+    text += "p = Pipeline('p')\np.source('s', generator(lambda i: pa.table({'n': [X]}), 1))\n"
+    file = write(tmp_path, f"of_{name}.py", text)
+    more = {"quarantine show": ["s#1"], "trace back": ["s.out#1"], "trace forward": ["s.out#1"]}.get(command, [])
+    assert f"No module named '{name}'" in call(*command.split(), file, *more).stderr
+    refused = call(*command.split(), file, *more, "--py-files", "nowhere.py")
+    assert "--py-files nowhere.py: there is no such file" in refused.stderr
+    loaded = call(*command.split(), file, *more, "--py-files", library)
+    if command in ("check", "graph"):
+        assert loaded.exit_code == 0
+    elif not command.startswith("trace"):
+        assert f"`clew run {file} --py-files {library}` starts it" in loaded.stderr
+    assert "No module named" not in loaded.stderr
+
+
+def test_hints_name_the_python_files_and_the_log_that_the_run_had() -> None:
+    request = RunRequest("sp.py", Settings(), False, "log", False, named="sqlite:///l.db", py_files=["a.py", "b.zip"])
+    words = "sp.py --log sqlite:///l.db --py-files a.py,b.zip"
+    assert f"`clew quarantine list {words}` shows what it is" in _held(request, 2)
+    assert request.again == f"clew run {words}"

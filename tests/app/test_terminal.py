@@ -10,8 +10,13 @@ import sys
 import termios
 import time
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
+from rich.console import Console
+
+from clew.app.figures import line, picture, summary
+from clew.run import OperatorProgress
 from tests.app.pipelines import call, kept, log_url, write_numbers
 
 
@@ -116,3 +121,12 @@ def test_yes_answers_beforehand(tmp_path: Path) -> None:
     terminal = Terminal(*words, "--fresh", "--yes")
     assert terminal.finish() == 0, terminal.seen
     assert "[y/N]" not in terminal.seen
+
+
+def test_events_of_a_turn_are_not_taken_for_a_number_of_turns() -> None:
+    row = OperatorProgress("sums", "sums", "running", events_in=800, turns=5, turn_events=162)
+    assert "backlog=0 turn_events=162 restarts=0" in line(row)
+    assert "5 turns" in summary(row)
+    with StringIO() as out:
+        Console(file=out, width=120).print(picture("p", 1.0, [row]))
+        assert "turn events" in out.getvalue()

@@ -1,7 +1,9 @@
 """A function of the user that raises stops the run with operator, event and its own frames; mended, it resumes."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +12,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from clew import Batch, Count, Pipeline, Tumbling, files, generator
+from clew import Batch, Count, Each, Pipeline, Tumbling, files, generator
 from clew.errors import SourceFailed, UserFunctionFailed
 from clew.run import decide_quarantined, quarantine_of, run, verify
+from clew.spark.daemon import ending_quietly
 from clew.spark.engine import cause_of
 from tests.spark.outside import multiset, rows
 
@@ -173,6 +176,56 @@ def test_a_row_local_function_names_the_one_event_that_failed(spark: SparkSessio
         run(p, spark=spark)
     assert (raised.value.operator, raised.value.events) == ("inverse", "source.out#6")
     assert "DIVIDE_BY_ZERO" in raised.value.message
+
+
+def test_a_data_error_in_a_text_of_sql_is_the_users_with_sparks_own_condition(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The text is a query, or an expression in a DataFrame function; neither has a line in a file."""
+    p = Pipeline("texts")
+    source = p.source("source", generator(lambda i: pa.table({"n": ["x" if i == 1 else str(i)]}), 3))
+
+    @p.operator(source, attempts=1, on_error="quarantine")
+    def frame(df: DataFrame) -> DataFrame:
+        return df.withColumn("z", F.expr("cast(n as int)"))
+
+    query = p.sql("query", "SELECT cast(n AS int) AS z FROM r", window=Each(), r=source, attempts=1)
+    p.sink(frame, files(tmp_path / "out"))
+    p.sink(query, files(tmp_path / "out2"))
+    log = f"sqlite:///{tmp_path}/log.db"
+    with pytest.raises(UserFunctionFailed) as raised:
+        run(p, log=log, spark=spark)
+    error = raised.value
+    assert (error.operator, error.events, error.kind) == ("query", "source.out#2", "NumberFormatException")
+    assert error.message.startswith("[CAST_INVALID_INPUT] The value 'x'")
+    *shown, kept = error.frames.splitlines()
+    assert shown == [
+        "  == SQL (line 1, position 8) ==", "  SELECT cast(n AS int) AS z FROM r", "         ^^^^^^^^^^^^^^",
+    ]  # fmt: skip
+    stack = Path(kept.removeprefix("  the Java stack is in ")).read_text()
+    assert "\tat org.apache.spark" in stack
+    (one,) = quarantine_of(p.graph(), log=log)
+    assert (one.operator, one.events) == ("frame", "source.out#2")
+    assert "[CAST_INVALID_INPUT]" in one.row.error["message"]
+    assert "  cast(n as int)\n" in one.row.error["frames"]
+    # Workers whose job has failed end without a word.
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError])
+def test_a_worker_that_spark_hears_no_more_ends_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+
+    def worker(sock: socket, authenticated: bool) -> int:
+        raise error
+
+    with socket() as sock:
+        ending_quietly(worker)(sock, True)
+        assert ended == [1]
+        assert ending_quietly(lambda *_: 7)(sock, True) == 7
 
 
 def test_a_query_on_a_column_that_is_not_there_shows_the_line(spark: SparkSession) -> None:

@@ -64,7 +64,7 @@ def test_what_clew_says_on_an_executor_is_said_here() -> None:
         'Traceback (most recent call last):\n  File "worker.py", line 3, in main\n    load()\n'
         "clew.errors.SetupFailed: the program is gone; send it again\n"
     )
-    found = described(PythonException(text), InputSetId(1))
+    found = described(PythonException(text), InputSetId(1), "same")
     assert (type(found.error), str(found.error)) == (ClewError, "the program is gone; send it again")
 
 
@@ -153,7 +153,8 @@ def test_a_verification_whose_job_fails_says_why_in_one_line(spark: SparkSession
     compute = SparkCompute(graph(), spark=spark)
     try:
         with pytest.raises(
-            EngineFailed, match=r"^operator verify: .*UnpicklingError: .*; the Java stack is in .*verify-job"
+            EngineFailed,
+            match=r"^Spark failed a job of the verification: .*UnpicklingError: .*; the Java stack is in .*verify-job",
         ):
             compute._threads.submit(compute._job, [b"no work"]).result()
     finally:

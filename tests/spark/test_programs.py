@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from clew import Batch, Pipeline, files, generator
-from clew.errors import SetupFailed
+from clew.errors import SetupFailed, UserFunctionFailed
 from clew.pipeline.load import load
 from clew.run import program_of, run
 from tests.spark.outside import rows
@@ -161,6 +161,20 @@ def test_paths_made_from_a_files_own_place_mean_the_same_on_executors(
     for out in (project / "own", project / "module", project / "places" / "out"):
         assert [row["n"] for row in rows(out)] == [0, 1, 2], out
     forget(project)
+
+
+def test_a_failure_on_an_executor_shows_the_lines_of_the_users_own_files(project: Path, spark: SparkSession) -> None:
+    """Not those of the copies that executors have, in a folder that is gone with the session."""
+    (project / "taxes.py").write_text("def taxed(n):\n    raise ValueError(n)  # as it was sent\n")
+    path = str(project / "pipeline.py")
+    pipeline, program = load(path), program_of(path, None)
+    # What is shown is what was run, whatever the file says by now.
+    (project / "taxes.py").write_text("\n\n")
+    with pytest.raises(UserFunctionFailed) as raised:
+        run(pipeline, spark=spark, program=program, fresh=True)
+    named = [line.partition(", in ")[0] for line in raised.value.frames.splitlines() if line.startswith("  File ")]
+    assert set(named) == {f'  File "{path}", line 17', f'  File "{project / "taxes.py"}", line 2'}
+    assert "raise ValueError(n)  # as it was sent" in raised.value.frames
 
 
 def test_a_pipeline_declared_here_travels_by_value(spark: SparkSession, tmp_path: Path) -> None:

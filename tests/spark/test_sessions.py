@@ -1,5 +1,12 @@
 """Sessions: a user's own is taken and left alone, Clew's own is rebuilt when its JVM dies, others are refused."""
 
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +17,11 @@ from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
 from clew import Pipeline, generator
+from clew.app.logs import heard
 from clew.errors import SetupFailed
 from clew.run import run
+from clew.spark.jvm import JvmOutput, cause, cure, waited_for
+from clew.spark.session import _impatient
 from tests.spark.outside import multiset, rows, said, script
 
 EVENTS = 12
@@ -76,8 +86,115 @@ def test_a_java_that_starts_no_spark_is_told_with_a_cure(tmp_path: Path) -> None
     java.chmod(0o755)
     found = said(script("no_java.py", JAVA_HOME=str(tmp_path)))
     assert found["kind"] == "SetupFailed"
-    assert found["message"].startswith("no Spark session could be started on this machine: [JAVA_GATEWAY_EXITED]")
-    assert found["message"].endswith("; check that `java -version` says 17 or later, and that the master is right")
+    assert re.match(r"no Spark session could be started on local\[\d+,4\]: it gave no reason; what ", found["message"])
+    assert found["message"].endswith("; check that `java -version` says 17 or later")
+
+
+MAVEN = """:: loading settings :: url = jar:file:ivysettings.xml
+Exception in thread "main" java.lang.IllegalArgumentException: requirement failed: Provided Maven Coordinates must be so
+\tat scala.Predef$.require(Predef.scala:337)
+"""
+HEAP = "Invalid maximum heap size: -Xmxlots\nError: Could not create the Java Virtual Machine.\n"
+GIVEN_UP = """15:03:06 spark ERROR StandaloneSchedulerBackend: All masters are unresponsive! Giving up.
+An error occurred while calling None.org.apache.spark.sql.classic.SparkSession.
+: java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.
+\tat org.apache.spark
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "cured"),
+    [
+        (MAVEN, "requirement failed: Provided Maven Coordinates must be so", "give --packages as GROUP:NAME:VERSION"),
+        (HEAP, "Invalid maximum heap size: -Xmxlots", "give spark.driver.memory a size such as 2g"),
+        (GIVEN_UP, "Cannot call methods on a stopped SparkContext.", "start the master, or name another one"),
+        ("odd\n", "odd", "mend what it says"),
+    ],
+    ids=["packages", "memory", "master", "other"],
+)
+def test_why_there_is_no_session_is_told_by_one_line_of_javas_with_a_cure_that_fits(
+    text: str, why: str, cured: str
+) -> None:
+    assert cause(text) == why
+    assert cure(text).startswith(cured)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--conf", "spark.driver.memory=lots"), "on local[2]: Invalid maximum heap size: -Xmxlots; what Java printed"),
+        (("--master", "foo"), "on foo: Master must either be yarn or start with spark, k8s, or local; what Java"),
+    ],
+    ids=["memory", "master"],
+)
+def test_a_session_that_cannot_start_prints_no_java(tmp_path: Path, words: tuple[str, str], said: str) -> None:
+    file = tmp_path / "tiny.py"
+    file.write_text(TINY)
+    command = [sys.executable, "-m", "clew.app.main", "run", str(file), "--master", "local[2]", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 1
+    *announced, error = done.stderr.splitlines()
+    assert error.startswith(f"error: no Spark session could be started {said}")
+    assert [line for line in announced if not re.match(r"\d\d:\d\d:\d\d (new run|starting|source) ", line)] == []
+    (kept,) = (tmp_path / ".clew" / "stacks").iterdir()
+    assert kept.name in error
+    assert "Java Virtual Machine" in kept.read_text() or "\tat org.apache.spark" in kept.read_text()
+
+
+TINY = """
+import pyarrow as pa
+from clew import Pipeline, generator
+
+p = Pipeline("tiny")
+p.source("source", generator(lambda i: pa.table({"n": [i]}), 1))
+"""
+
+
+def test_a_master_that_is_not_there_is_said_to_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clew.spark.session._PATIENCE", 0.01)
+    told: list[str] = []
+    heard_one = threading.Event()
+
+    def hear(text: str) -> None:
+        told.append(text)
+        heard_one.set()
+
+    with heard(hear), _impatient("spark://127.0.0.1:1"):
+        assert heard_one.wait(30)
+    assert told == [
+        "Spark's master spark://127.0.0.1:1 cannot be reached (Connection refused); Spark tries again for a minute or "
+        "two"
+    ]
+    with heard(hear), _impatient("local[2]"):
+        time.sleep(0.1)
+    assert len(told) == 1
+
+
+def test_a_cluster_that_listens_is_waited_for_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        master = f"spark://127.0.0.1:{server.getsockname()[1]}"
+        assert waited_for(master) == f"Spark's master {master} has not answered yet, and is waited for"
+    assert waited_for("yarn") == "Spark on yarn has not answered yet, and is waited for"
+
+
+def test_what_a_jvm_prints_is_kept_while_a_session_starts_and_passed_on_afterwards(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    output = JvmOutput()
+    kept: list[str] = []
+
+    def start_in_vain() -> None:
+        with output.keeping(kept):
+            os.write(output.into, b"in vain\n")
+            raise ValueError("no session")
+
+    with pytest.raises(ValueError, match="no session"):
+        start_in_vain()
+    os.write(output.into, b"later\n")
+    os.close(output.into)
+    output._thread.join(10)
+    assert kept == ["in vain\n"]
+    assert capfd.readouterr().err == "later\n"
 
 
 def lasting() -> Any:
