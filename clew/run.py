@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from clew import trace as tracing
 from clew.errors import ClewError, NewerLog, RunFinished, SetupFailed, StoreFailed
-from clew.ids import Port
+from clew.ids import Capture, Port
 from clew.lineage.retention import Keep, kept
 from clew.model.certificate import Verdict
 from clew.pipeline.declare import Pipeline
-from clew.pipeline.graph import Graph
+from clew.pipeline.graph import Graph, OperatorSpec
 from clew.runtime.changes import Change, Finding, check_accepted, compare, is_as_it_was, plan, refuse
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
@@ -442,7 +442,13 @@ def program_of(path: str, name: str | None) -> "Program":
 def topology(graph: Graph) -> Topology:
     """Return what a log must know of a graph."""
     links = tuple((link.sender, link.receiver) for link in graph.links)
-    return Topology(graph.name, graph.fingerprint, tuple(graph.operators), links, graph.captures)
+    uncaptured = tuple(name for name, spec in graph.operators.items() if not _is_captured(graph, spec))
+    return Topology(graph.name, graph.fingerprint, tuple(graph.operators), links, graph.captures, uncaptured)
+
+
+def _is_captured(graph: Graph, spec: OperatorSpec) -> bool:
+    own = graph.captures.get(spec.name, Capture())
+    return set(own.inputs).issuperset(spec.inputs) and set(own.outputs).issuperset(spec.outputs)
 
 
 def _kept(graph: Graph, store: KeptStore) -> dict[Port, int]:

@@ -112,6 +112,9 @@ class Certificate(Protocol):
     def changed(self, operator: str) -> Changed:
         """Return what of an operator was changed in the course of the run."""
 
+    def uncaptured(self, operator: str) -> bool:
+        """Say whether lineage of the operator was ever not captured, of some of its ports."""
+
     def links(self) -> dict[Port, Port]:
         """Return the sender of each receiver."""
 

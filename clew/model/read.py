@@ -203,6 +203,13 @@ class Log:
                 return changed_of(json.loads(text))
         return Changed()
 
+    def uncaptured(self, operator: str) -> bool:
+        # A log from before this was written has all lineage.
+        for (text,) in self._database.rows("SELECT value FROM meta WHERE key = 'uncaptured'"):
+            with _reading("meta", "uncaptured"):
+                return operator in json.loads(text)
+        return False
+
     def links(self) -> dict[Port, Port]:
         rows = self._database.rows("SELECT rec_operator, rec_port, operator, port FROM link")
         return {Port(rec, rec_port): Port(sender, port) for rec, rec_port, sender, port in rows}

@@ -104,6 +104,13 @@ class Replay:
         if gone:
             fact = f"events of {', '.join(gone)} were collected, so that Input Sets cannot be followed from the start"
             raise Mistake(undecided(self._spec.name, f"{fact}; verify a run before it is collected"))
+        if self._log.uncaptured(self._spec.name):
+            fact = (
+                "no lineage was captured of it, or not of all its ports, so that its Output Sets cannot be told apart"
+            )
+            raise Mistake(
+                undecided(self._spec.name, f"{fact}; to have them judged, capture it from the start of a run")
+            )
         try:
             yield from self._course()
         except (Mistake, ClewError):

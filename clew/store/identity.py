@@ -32,6 +32,10 @@ def declare(log: Transaction, topology: Topology) -> None:
     log.run(_META, "pipeline", topology.pipeline)
     log.run(_META, "fingerprint", topology.fingerprint)
     log.run(_META, "captures", json.dumps(topology.captures))
+    before = [
+        name for (text,) in log.fetch("SELECT value FROM meta WHERE key = 'uncaptured'") for name in json.loads(text)
+    ]
+    log.run(_META, "uncaptured", json.dumps(sorted({*before, *topology.uncaptured})))
     # Those that are there are left alone: a process that froze in a commit may hold their rows.
     known = {name for (name,) in log.fetch("SELECT name FROM operator")}
     for operator in topology.operators:

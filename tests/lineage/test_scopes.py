@@ -8,11 +8,11 @@ import pytest
 
 from clew import Each, Operator, Pipeline
 from clew.connectors import files, generator
-from clew.errors import GraphErrors
+from clew.errors import GraphErrors, UserFunctionFailed
 from clew.ids import Capture, EventId, Port
 from clew.lineage.trace import backward, forward
 from clew.pipeline.operators import Context, InputSet
-from clew.run import Log, run
+from clew.run import Log, run, verify
 
 
 def one(index: int) -> pa.Table:
@@ -132,3 +132,29 @@ def test_a_scope_that_cannot_be_is_refused(tmp_path: Path, start: str, target: s
     pipeline.lineage(start, target)
     with pytest.raises(GraphErrors, match=said):
         pipeline.graph()
+
+
+def test_output_sets_without_lineage_are_undecided_also_when_it_is_captured_later(tmp_path: Path) -> None:
+    def declare(lineage: bool, events: int) -> Pipeline:
+        pipeline = Pipeline("late")
+        source = pipeline.source("source", generator(one, events))
+
+        @pipeline.operator(source, lineage=lineage, deterministic=True, attempts=1)
+        def same(table: pa.Table) -> pa.Table:
+            if not lineage and table["n"][0].as_py() == 3:
+                raise ValueError("stop")
+            return table
+
+        pipeline.sink(same, files(tmp_path / "out"))
+        return pipeline
+
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    with pytest.raises(UserFunctionFailed):
+        run(declare(False, 6), log=url, engine="inline")
+    run(declare(True, 6), log=url, engine="inline")
+    verdict = verify(declare(True, 6), log=url, engine="inline")
+    assert verdict.word == "undecided"
+    assert [finding.operator for finding in verdict.findings] == ["same"]
+    assert "no lineage was captured of it, or not of all its ports" in verdict.findings[0].fact
+    store = Log.at(url, "late").open("late")
+    assert [number for number, _ in store.origins(Port("same", "out"), 1, 9)] == [4, 5, 6]

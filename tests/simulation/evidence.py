@@ -82,6 +82,9 @@ class Evidence:
         row = self._rows.states.get(operator)
         return late_of(row.state) if row is not None else {}
 
+    def uncaptured(self, operator: str) -> bool:
+        return False
+
     def lineage(self, port: Port) -> Iterator[tuple[int, int]]:
         return iter(self._rows.lineage.get(port, []))
 
