@@ -18,8 +18,10 @@ from clew.errors import GraphError, TypeRefused
 
 def key_columns(by: "str | Sequence[str] | None", window: str) -> tuple[str, ...]:
     """Return the names of the key's columns; none where records have no key."""
-    names = () if by is None else (by,) if isinstance(by, str) else tuple(by)
-    if len(set(names)) < len(names) or (by is not None and not names):
+    if by is None:
+        return ()
+    names = tuple(by) if isinstance(by, Sequence) and not isinstance(by, str) else (by,)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise GraphError(f"{window}(by={by!r}) does not make a key; name one column or several, each once")
     return names
 
