@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from clew.errors import GraphError, TypeRefused
 from clew.ids import Port
+from clew.pipeline.arguments import no_tables, refuse_no_window, unfit
 from clew.pipeline.contracts import Connection, Sink, Source
 from clew.pipeline.functions import OnPandas, Sql
 from clew.pipeline.graph import (
@@ -82,6 +83,7 @@ class Pipeline:
         parameter receives the records of one input, in the order given here.
         """
         where = caller()
+        refuse_no_window(window)
         sent = _names(outputs)
         self._pending.append(where)
 
@@ -116,6 +118,7 @@ class Pipeline:
         setup hook.
         """
         where = caller()
+        refuse_no_window(window)
         sent = _names(outputs)
         self._pending.append(where)
 
@@ -151,6 +154,7 @@ class Pipeline:
         What is named like a setting, `lookups` or `setup` is that; all others are inputs. Lookups are tables too.
         """
         where = caller()
+        refuse_no_window(window)
         settings = {key: given.pop(key) for key in list(given) if key in (*_SETTINGS, *_BESIDES)}
         besides = self._besides(settings, name, where)
         for both in sorted(set(given).intersection(besides.lookups)):
@@ -251,6 +255,8 @@ class Pipeline:
             self._wrong(
                 f"{name} calls no function of yours, so it takes neither lookups nor setup; leave them out", where
             )
+        for wrong in unfit(functions, name):
+            self._wrong(wrong, where)
         parameters = {parameter for function in functions for parameter in parameters_of(function)}
         for lookup in given.lookups if functions else ():
             if lookup not in parameters:
@@ -492,6 +498,8 @@ class Pipeline:
                 self._wrong(
                     f"{function.__name__} takes {_TOLD[kind]}, and so it gets lookup {lookup}; annotate it so", where
                 )
+        for wrong in no_tables(hints.get("return"), function.__name__, _TOLD[kind]):
+            self._wrong(wrong, where)
         given = _returned(hints.get("return"))
         if given and given != kind:
             self._wrong(

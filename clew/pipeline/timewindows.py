@@ -39,7 +39,9 @@ class EventTime(Window):
     def _prepare(self, size: Duration, on: str) -> None:
         name = type(self).__name__
         if not isinstance(on, str) or not on:
-            raise GraphError(f"{name}(on={on!r}) does not say when records happened; name their column of times, on='at'")
+            raise GraphError(
+                f"{name}(on={on!r}) does not say when records happened; name their column of times, on='at'"
+            )
         set_ = object.__setattr__
         set_(self, "time", TimeColumn(on, name, isinstance(size, int), microseconds(size)))
         set_(self, "waits", microseconds(self.lateness))

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clew.ids import Port
+from clew.pipeline.arguments import join_columns, refuse_no_window
 from clew.pipeline.builtin import Enriched, Numbered, Stamped
 from clew.pipeline.contracts import Connection, Sink
 from clew.pipeline.functions import Aggregate, Branch, How, Join, Union, aggregations
+from clew.pipeline.predicates import refuse_no_predicate
 from clew.pipeline.windows import Each, Window
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Stream:
 
     def filter(self, predicate: Any, *, name: str | None = None, **settings: Any) -> "Stream":
         """Keep the records for which a function, or an Arrow expression such as `pc.field("n") > 3`, holds."""
+        refuse_no_predicate(predicate, "filter")
         return self._declaring.per_record("filter", self, predicate, name, settings)
 
     def apply(self, function: Callable[..., Any], *others: Any, name: str | None = None, **settings: Any) -> "Stream":
@@ -62,7 +65,8 @@ class Stream:
 
         `how` is inner, left or full. Columns of the other stream that this one has too get the suffix.
         """
-        keys = (on,) if isinstance(on, str) else tuple(on)
+        keys = join_columns(on, how)
+        refuse_no_window(window)
         names = (self.port.operator, getattr(other, "port", self.port).operator)
         return self._declaring.built("join", (self, other), Join(keys, how, suffix, names), window, name, settings)
 
@@ -78,6 +82,8 @@ class Stream:
 
         Predicates are as those of `filter`. What no port takes goes to the port `rest`, or is dropped without one.
         """
+        for port, predicate in ports.items():
+            refuse_no_predicate(predicate, f"branch({port}=...)")
         sent = (*ports, rest) if rest is not None else tuple(ports)
         calls = [predicate for predicate in ports.values() if callable(predicate)]
         function = Branch(ports, rest)
@@ -118,6 +124,7 @@ class Stream:
 
     def window(self, window: Window) -> "Windowed":
         """Say which records belong together; go on with `apply`, `aggregate` or `sql`."""
+        refuse_no_window(window)
         return Windowed(self, window)
 
     def sink(self, sink: Sink, *, name: str | None = None, **settings: Any) -> None:

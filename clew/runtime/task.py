@@ -546,6 +546,9 @@ def failure(error: Exception, number: InputSetId | None = None) -> Failure:
     if isinstance(error, BodyDamaged | StoreFailed | SourceFailed | SinkFailed | StaleWriter | HookFailed):
         return Failure(number, type(error).__name__, str(error), "", error)
     own = [f for f in traceback.extract_tb(error.__traceback__) if not is_ours(f.filename)]
+    if all(_is_arrow(f.filename) for f in own):
+        # What Clew's own functions ask of Arrow; the user's functions have a line of their own above it.
+        own = []
     frames = "".join(traceback.format_list(own)).rstrip()
     # A ClewError without frames of the user's is about the data or the declaration: it says all there is to say.
     kept = error if isinstance(error, ClewError) and not own else None
@@ -556,6 +559,10 @@ def failure(error: Exception, number: InputSetId | None = None) -> Failure:
 
 def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _is_arrow(filename: str) -> bool:
+    return filename.startswith("pyarrow/") or "/site-packages/pyarrow/" in filename
 
 
 def is_ours(filename: str) -> bool:

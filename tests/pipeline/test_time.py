@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -382,4 +383,4 @@ def test_windows_of_the_clock(ports: tuple[str, ...], data: st.DataObject) -> No
             expected.append([])
         else:
             expected[-1].append(one[1])
-    assert control.shown == [(None, tuple(sorted(sum(events, [])))) for events in expected if events]
+    assert control.shown == [(None, tuple(sorted(chain(*events)))) for events in expected if events]

@@ -287,7 +287,7 @@ def test_an_empty_table_has_the_extended_schema_too() -> None:
     ("size", "micros"),
     [("1 hour", HOUR), ("10 minutes", HOUR // 6), (" 2days ", 48 * HOUR), ("1 week", 168 * HOUR),
      ("5 milliseconds", 5000), ("7 microseconds", 7), ("3 seconds", 3_000_000), (timedelta(hours=1), HOUR), (5, 5),
-     ("10 s", 10_000_000), ("10s", 10_000_000), ("1 Hour", HOUR), ("1.5 hours", 3 * HOUR // 2), ("90 MIN", 3 * HOUR // 2),
+     ("10 s", 10_000_000), ("10s", 10_000_000), ("1 Hour", HOUR), ("1.5 hours", 3 * HOUR // 2), ("60 MIN", HOUR),
      ("30 mins", HOUR // 2), ("0.5 h", HOUR // 2), ("2 d", 48 * HOUR), ("1 w", 168 * HOUR), ("250 ms", 250_000),
      ("0.000001 s", 1), ("3 us", 3), ("2 hrs", 2 * HOUR), ("4 sec", 4_000_000)],
 )  # fmt: skip
@@ -297,8 +297,8 @@ def test_sizes_are_durations_or_whole_numbers(size: Any, micros: int) -> None:
 
 @pytest.mark.parametrize(
     "size",
-    ["hour", "1 fortnight", "", "1.5.1 hours", "-1 hour", "0 hours", "1 month", "1 m", "1 hs", 0, -5, timedelta(0), True,
-     1.5, None, ["1 hour"]],
+    ["hour", "1 fortnight", "", "1.5.1 hours", "-1 hour", "0 hours", "1 month", "1 m", "1 hs", 0, -5, timedelta(0),
+     True, 1.5, None, ["1 hour"]],
 )  # fmt: skip
 def test_a_size_that_is_none_is_refused(size: Any) -> None:
     with pytest.raises(GraphError, match=r"write it as .* or short as us, ms, s, sec, min, h, hr, d, w|above zero"):
