@@ -287,7 +287,13 @@ def _values(column: pa.ChunkedArray, field: pa.Field, failed: Failed) -> list[An
         raise failed(f"column {field.name} holds NaN, which SQLite stores as null", before_the_sink("replace it"))
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", "UTC" if kind.tz else None))
-    values: list[Any] = column.to_pylist()
+    try:
+        values: list[Any] = column.to_pylist()
+    except OverflowError:
+        raise failed(
+            f"column {field.name} has a time outside of the years 1 to 9999, which SQLite's text has no form for",
+            before_the_sink("make it a whole number"),
+        ) from None
     if pa.types.is_timestamp(kind):
         return [value and value.isoformat(sep=" ", timespec="microseconds") for value in values]
     if pa.types.is_date(kind):

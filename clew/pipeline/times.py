@@ -38,8 +38,8 @@ def microseconds(size: Duration) -> int:
     unit = _unit(match[2]) if match else None
     if match is None or unit is None:
         raise GraphError(
-            f"{size!r} is not a duration; write it as '10 minutes' or '1.5 hours', in {', '.join(_UNITS)}s or short as "
-            f"{', '.join(_SHORT)}; or give a timedelta"
+            f"{size!r} is not a duration; write it as '10 minutes' or '1.5 hours': in {'s, '.join(_UNITS)}s, or short "
+            f"as {', '.join(_SHORT)}; or give a timedelta"
         )
     found = Fraction(match[1]) * unit
     if found.denominator != 1:

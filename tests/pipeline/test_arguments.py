@@ -81,6 +81,33 @@ def test_a_predicate_of_two_types_says_which_the_columns_have() -> None:
         Filter(pc.field("amount"))(TABLE)
 
 
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda stream: stream.filter(pc.field("amont") > 1, name="op"), r"\(amont > 1\) finds no column amont"),
+        (lambda stream: stream.filter(pc.field("text") > 1, name="op"), "cannot be computed"),
+        (lambda stream: stream.window(Tumbling(5, on="t")).aggregate(n="count", name="op"), "on='t'. finds no such"),
+        (lambda stream: stream.window(Tumbling(5, on="text")).aggregate(n="count", name="op"), "needs a timestamp"),
+        (lambda stream: stream.window(Count(5, by="t")).aggregate(n="count", name="op"), "by='t'. finds no such"),
+    ],
+)
+def test_what_a_declared_schema_does_not_have_is_refused_before_anything_starts(
+    pipeline: Pipeline, ask: Any, message: str
+) -> None:
+    ask(pipeline.source("known", Tap(TABLE.schema))).sink(Drain())
+    said = f"op cannot take what known.out is declared to send: .*{message}"
+    with pytest.raises(GraphErrors, match=said) as raised:
+        pipeline.graph()
+    assert len(raised.value.errors) == 1
+    assert raised.value.errors[0].location.startswith(f"{__file__}:")
+
+
+def test_what_a_declared_schema_has_is_taken(pipeline: Pipeline) -> None:
+    known = pipeline.source("known", Tap(TABLE.schema)).filter(pc.field("amount") > 1, name="op")
+    known.window(Tumbling(5, on="id", by="text", late="late")).aggregate(n="count", name="windows").sink(Drain())
+    pipeline.graph()
+
+
 async def waiting(table: pa.Table) -> pa.Table:
     return table
 
