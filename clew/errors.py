@@ -183,10 +183,12 @@ class UserFunctionFailed(ClewError):
     def __str__(self) -> str:
         where = f"{self.events}, {self.record}" if self.record else self.events
         frames = f"\n{self.frames}" if self.frames else ""
+        # Without a line of the user's own, or a record that it failed on, what failed is a verb of Clew's.
+        what = "the function" if self.frames or self.record else "its declaration, or what it is given,"
         return (
             f"operator {self.operator} failed on {where} ({counted(self.attempts, 'attempt')}): "
             f"{self.kind}: {self.message}{frames}\n"
-            "mend the function and run again: the run resumes at this event"
+            f"mend {what} and run again: the run resumes at this event"
         )
 
 

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.types as pt
 
+from clew.connectors.cures import before_the_sink
 from clew.connectors.partitions import refuse_columns, refuse_empty_text
 from clew.disk import make_directory, sync_directory, sync_file
 from clew.errors import ClewError, GraphError, SinkFailed, StaleWriter
@@ -157,7 +158,7 @@ class Delta(Sink):
         """Refuse records that have no key, or one whose values are not equal in one way only."""
         schema = table.schema
         if not len(schema):
-            raise self._failed("the records have no columns, expected at least one", "give them one in the function")
+            raise self._failed("the records have no columns, expected at least one", before_the_sink("give them one"))
         missing = [name for name in self.key if name not in schema.names]
         if missing:
             what = f"the records have no column {', '.join(missing)}, which key= names"
@@ -165,9 +166,11 @@ class Delta(Sink):
         for name in self.key:
             if pt.is_floating(schema.field(name).type) or pt.is_nested(schema.field(name).type):
                 what = f"key column {name} has type {schema.field(name).type}, expected one of exact values"
-                raise self._failed(what, "make it text or a number without fractions in the function")
+                raise self._failed(what, before_the_sink("make it text or a number without fractions"))
             if table[name].null_count:
-                raise self._failed(f"key column {name} holds null", "fill it in, or leave such records out")
+                raise self._failed(
+                    f"key column {name} holds null", before_the_sink("fill it in, or filter such records out")
+                )
         if self.partition_by:
             refuse_columns(schema, self.partition_by, self._failed)
 
@@ -184,7 +187,7 @@ class Delta(Sink):
             name = next(name for name in {**there, **given} if there.get(name) != given.get(name))
             raise self._failed(
                 f"column {name} is {given.get(name, 'not')} in the records and {there.get(name, 'not')} in the table, "
-                "expected the same", "cast it in the function, or name another directory",
+                "expected the same", f"name another directory, or {before_the_sink('cast it')}",
             )  # fmt: skip
         refuse_empty_text(table, partitions, self._failed)
 

@@ -1,9 +1,9 @@
-"""Durations as people write them."""
+"""Durations as people write them, in seconds; windows read the same words."""
 
-import re
 from datetime import timedelta
 
-_UNITS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
+from clew.errors import GraphError
+from clew.pipeline.times import microseconds
 
 #: '10 minutes', a number of seconds, or a timedelta.
 Duration = str | float | timedelta
@@ -11,9 +11,9 @@ Duration = str | float | timedelta
 
 def seconds(given: Duration) -> float | None:
     """Return a duration in seconds, or None where it is none."""
-    if isinstance(given, timedelta):
-        return given.total_seconds()
-    if not isinstance(given, str):
+    if not isinstance(given, str | timedelta):
         return float(given)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", given)
-    return float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else None
+    try:
+        return microseconds(given) / 1_000_000
+    except GraphError:
+        return None

@@ -89,6 +89,7 @@ class Files(Replayable, Sink):
         return Plan(([file, row, byte, events, checksum],), last=None)
 
     def read(self, snapshot: Json, piece: Json) -> Iterator[Piece]:
+        self._refuse_other_schema(snapshot)
         entries = [Entry.of(entry) for entry in snapshot["files"]]
         file, row, byte, left, checksum = piece
         while left and file < len(entries):
@@ -113,6 +114,14 @@ class Files(Replayable, Sink):
         if self.partition_by:
             return is_marked(self._directory(), action)
         return is_written(target(self._directory(), self.format or "parquet", action))
+
+    def _refuse_other_schema(self, snapshot: Json) -> None:
+        """Refuse a schema= that is new since the run began: it would say nothing of what is read."""
+        if self.declared is not None and self.declared != recall(snapshot["schema"]):
+            raise SourceFailed(
+                self.given, "schema= is not what it was when the run began, and the run keeps the types of then",
+                "put it back as it was, or start a new run with --fresh",
+            )  # fmt: skip
 
     def _batches(self, snapshot: Json, entry: Entry, row: int, byte: int, checksum: int) -> Iterator[textfiles.Batch]:
         schema = recall(snapshot["schema"])

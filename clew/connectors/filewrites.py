@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from clew.connectors.cures import before_the_sink
 from clew.connectors.jsonvalues import encoded
 from clew.disk import make_directory, sync_directory
 from clew.errors import SinkFailed
@@ -46,10 +47,15 @@ def explained(directory: str, what: str) -> Iterator[None]:
     """Raise SinkFailed for what can go wrong while files are written."""
     try:
         yield
-    except (OSError, pa.ArrowException, TypeError, ValueError) as error:
+    except OSError as error:
         raise SinkFailed(
             directory, f"{what} cannot be written ({error})",
             "mend the cause and run again: the write is repeated under the same name",
+        ) from error  # fmt: skip
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SinkFailed(
+            directory, f"{what} cannot be written ({error})",
+            before_the_sink("write another format, or change what it holds"),
         ) from error  # fmt: skip
 
 
@@ -153,4 +159,4 @@ def _refuse_without_text(schema: pa.Schema, *, nested: bool) -> None:
     for field in schema:
         kind = field.type
         if (nested and pa.types.is_nested(kind)) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            raise ValueError(f"column {field.name} of type {kind} has no text form; write Parquet, or make it text")
+            raise ValueError(f"column {field.name} of type {kind} has no text form; Parquet keeps it")

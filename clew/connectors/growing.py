@@ -138,7 +138,7 @@ class _Seen:
         if found is not None and found != _state(entry):
             raise SourceFailed(
                 entry.path, "it has changed since it was read, expected files that stay as they came",
-                "put it back as it was, and write what is new to a file of its own",
+                "move it away: what was read of it is logged; write what is new to a file of another name",
             )  # fmt: skip
         return found is None
 

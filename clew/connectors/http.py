@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from clew.connectors.cures import before_the_sink
 from clew.connectors.httprequests import Answer, Endpoint, Headers, check_headers
 from clew.connectors.jsonvalues import decoded, encoded
 from clew.errors import GraphError, SinkFailed, SourceFailed
@@ -78,7 +79,7 @@ class Http(Connection, Sink):
             records = list(encoded(tables, schema))
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             what = f"write {action.name} cannot be put into JSON ({error})"
-            raise self._failed(what, "make what it holds text or numbers in the function before", None) from error
+            raise self._failed(what, before_the_sink("make what it holds text or numbers"), None) from error
         text = f"[{','.join(records)}]" if self.format == "json" else "".join(f"{record}\n" for record in records)
         return text.encode()
 

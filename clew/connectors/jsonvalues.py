@@ -22,7 +22,7 @@ def encoded(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[str]:
     """Yield each record as a JSON object; raises ValueError for what has no form."""
     for table in tables:
         for batch in table.cast(schema).to_batches(max_chunksize=1024):
-            yield from map(_object, batch.to_pylist())
+            yield from map(_object, _in_python(batch))
 
 
 def decoded(content: bytes, *, lines: bool, schema: pa.Schema | None) -> pa.Table:
@@ -36,6 +36,19 @@ def decoded(content: bytes, *, lines: bool, schema: pa.Schema | None) -> pa.Tabl
         return pa.table({name: _inferred(name, [record.get(name) for record in records]) for name in names})
     arrays = [_column(field, [record.get(field.name) for record in records]) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _in_python(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = batch.to_pylist()
+        return found
+    except OverflowError:
+        for name, column in zip(batch.schema.names, batch.columns):
+            try:
+                column.to_pylist()
+            except OverflowError:
+                raise ValueError(f"column {name} has a time outside of the years 1 to 9999") from None
+        raise
 
 
 def _object(record: Mapping[str, Any]) -> str:
@@ -59,7 +72,7 @@ def _plain(value: object) -> str:
         return format(value, "f")
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    raise TypeError(f"{type(value).__name__} has no form in JSON; turn it into text in the function")
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 def _records(content: bytes, *, lines: bool, exact: bool) -> list[dict[str, Any]]:

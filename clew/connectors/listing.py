@@ -16,7 +16,10 @@ FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "
 #: How names end while a file is still being written or fetched.
 UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".download", ".filepart", ".swp", "~")
 
-_CURE = "put the file back as it was, or start a new run with --fresh to read what is there now"
+_CURE = (
+    "put the file back as it was, with its time of change (cp -p keeps it), or start a new run with --fresh to read "
+    "what is there now"
+)
 
 
 @dataclass(frozen=True, slots=True)

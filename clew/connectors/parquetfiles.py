@@ -6,6 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet
 
+from clew.connectors.cures import DECLARED_ANEW
 from clew.connectors.listing import Entry
 from clew.connectors.textfiles import Columns
 from clew.errors import SourceFailed
@@ -41,7 +42,7 @@ def read(entry: Entry, columns: Columns, row: int, rows: int) -> Iterator[pa.Tab
     except (OSError, pa.ArrowException) as error:
         raise SourceFailed(
             entry.path, f"row {row + 1} or one soon after it cannot be read ({error})",
-            "write the file again and start a new run, or declare what the columns hold with schema=",
+            f"write the file again and start a new run, or declare what the columns hold {DECLARED_ANEW}",
         ) from None  # fmt: skip
     entry.check()
 
@@ -85,5 +86,5 @@ def _check_columns(entry: Entry, found: pa.Schema, columns: Columns) -> None:
     if missing or extra:
         raise SourceFailed(
             entry.path, f"it has the columns {', '.join(found.names)}, expected {', '.join(columns.schema.names)}",
-            "give all files the same columns, or declare those to read with schema=",
+            f"give all files the same columns, or declare those to read {DECLARED_ANEW}",
         )  # fmt: skip

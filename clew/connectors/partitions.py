@@ -9,6 +9,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.types as pt
 
+from clew.connectors.cures import DECLARED_ANEW, before_the_sink
+
 #: The name of a partition whose value is null.
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -37,7 +39,7 @@ def refuse_columns(schema: pa.Schema, columns: Sequence[str], failed: Failed) ->
         if not _has_names(schema.field(name).type):
             raise failed(
                 f"partition column {name} has type {schema.field(name).type}, expected text, a whole number, a boolean "
-                "or a date, whose values have one name each", "make it one of these in the function",
+                "or a date, whose values have one name each", before_the_sink("make it one of these"),
             )  # fmt: skip
         if name.startswith((".", "_")) or "\0" in name:
             what = f"partition column {name!r} makes directories that readers pass over or that cannot be"
@@ -84,7 +86,7 @@ def _typed(name: str, text: str | None, kind: pa.DataType, failed: Failed) -> pa
         return pa.scalar(text, pa.string()).cast(kind)
     except pa.ArrowException:
         what = f"its directory says {name} {text!r}, which is no {kind}"
-        raise failed(what, "declare what the column holds with schema=") from None
+        raise failed(what, f"declare what the column holds {DECLARED_ANEW}") from None
 
 
 def refuse_empty_text(table: pa.Table, columns: Sequence[str], failed: Failed) -> None:
@@ -93,7 +95,7 @@ def refuse_empty_text(table: pa.Table, columns: Sequence[str], failed: Failed) -
         if pt.is_string(table.schema.field(column).type) and "" in table[column].unique().to_pylist():
             raise failed(
                 f"partition column {column} holds an empty text, which would be read back as null",
-                "give it another value in the function",
+                before_the_sink("give it another value"),
             )  # fmt: skip
 
 
@@ -124,7 +126,7 @@ def _name(column: str, value: Any, failed: Failed) -> str:
     }
     for what, applies in wrong.items():
         if applies:
-            raise failed(f"partition column {column} holds {what}", "give it another value in the function")
+            raise failed(f"partition column {column} holds {what}", before_the_sink("give it another value"))
     return name
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.csv
 
+from clew.connectors.cures import before_the_sink
 from clew.connectors.dialect import Failed, quote
 
 
@@ -32,7 +33,7 @@ def _declaration(column: pa.Field, failed: Failed) -> str:
     if declared is None:
         raise failed(
             f"column {column.name} has type {kind}, which PostgreSQL has no exact place for",
-            "make it a plain column, or text (JSON), in the function before the sink",
+            before_the_sink("make it a plain column, or text (JSON),"),
         )
     return declared
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from clew.connectors.cures import before_the_sink
 from clew.connectors.dialect import Dialect, Page, quote, subquery
 from clew.connectors.recorded import recall, record
 from clew.connectors.sqlvalues import ValueRefused, decode_key, encode_key, to_table
@@ -242,7 +243,9 @@ class SqlTable(Sink):
             for name in self.key:
                 # A database may let null stand in a key, and then no row is ever the same as another.
                 if table[name].null_count:
-                    raise self._failed(f"key column {name} holds null", "fill it in, or leave such records out")
+                    raise self._failed(
+                        f"key column {name} holds null", before_the_sink("fill it in, or filter such records out")
+                    )
             yield table.cast(schema)
 
     def _failed(self, what: str, cure: str) -> SinkFailed:

@@ -18,6 +18,7 @@ from urllib.parse import quote as percent
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clew.connectors.cures import before_the_sink
 from clew.connectors.dialect import MARKERS, Dialect, Failed, Marker, Page, Transaction, quote, quote_table
 from clew.connectors.sql import declare
 from clew.connectors.sqlvalues import UNCONSTRAINED, infer
@@ -267,7 +268,7 @@ def _declaration(field: pa.Field, failed: Failed) -> str:
             return declared
     raise failed(
         f"column {field.name} has type {kind}, which SQLite has no exact place for",
-        "make it a plain column, or text (JSON), in the function before the sink",
+        before_the_sink("make it a plain column, or text (JSON),"),
     )
 
 
@@ -283,10 +284,16 @@ def _values(column: pa.ChunkedArray, field: pa.Field, failed: Failed) -> list[An
     """Return a column as values that SQLite keeps exactly."""
     kind = field.type
     if pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
-        raise failed(f"column {field.name} holds NaN, which SQLite stores as null", "replace it in the function")
+        raise failed(f"column {field.name} holds NaN, which SQLite stores as null", before_the_sink("replace it"))
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us", "UTC" if kind.tz else None))
-    values: list[Any] = column.to_pylist()
+    try:
+        values: list[Any] = column.to_pylist()
+    except OverflowError:
+        raise failed(
+            f"column {field.name} has a time outside of the years 1 to 9999, which SQLite's text has no form for",
+            before_the_sink("make it a whole number"),
+        ) from None
     if pa.types.is_timestamp(kind):
         return [value and value.isoformat(sep=" ", timespec="microseconds") for value in values]
     if pa.types.is_date(kind):

@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 
+from clew.connectors.cures import DECLARED_ANEW
 from clew.connectors.listing import Entry, prefix_checksum
 from clew.errors import SourceFailed
 
 _INFERENCE_BYTES = 1 << 20
 _LARGEST_BLOCK = (1 << 31) - 1
-_MEND = "mend the file and run again: the run goes on here; or declare what the columns hold with schema="
+_MEND = f"mend the file and run again: the run goes on here; or declare what the columns hold {DECLARED_ANEW}"
 
 Parse = Callable[[list[bytes]], pa.Table]
 
@@ -172,7 +173,7 @@ def _check_header(entry: Entry, names: list[str], columns: Columns) -> None:
         raise SourceFailed(
             entry.path,
             f"line 1 names the columns {', '.join(names)}, expected {', '.join(columns.schema.names)}",
-            "give all files the same columns, or declare those to read with schema=",
+            f"give all files the same columns, or declare those to read {DECLARED_ANEW}",
         )
 
 

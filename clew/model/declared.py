@@ -1,6 +1,7 @@
 """From declarations to courses: what an operator's windows mean."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -107,9 +108,20 @@ def _places(table: pa.Table, places: Sequence[int]) -> pa.Table:
 def _bounded(window: Tumbling | Sliding | Session, table: pa.Table, start: int, end: int) -> pa.Table:
     kind = table.schema.field(window.on).type
     bound = pa.int64() if pa.types.is_integer(kind) else pa.timestamp("us", getattr(kind, "tz", None))
+    # Bounds that the records have from windows before become inner ones, the inner ones inner inner ones.
+    inner = re.compile("(inner_)*window_(start|end)")
+    names = set(table.column_names)
+    table = table.rename_columns(
+        [f"inner_{name}" if inner.fullmatch(name) and _is_pushed(name, names) else name for name in table.column_names]
+    )
     for name, at in (("window_start", start), ("window_end", end)):
         table = table.append_column(name, pa.array([at] * table.num_rows, pa.int64()).cast(bound))
     return table
+
+
+def _is_pushed(name: str, names: Collection[str]) -> bool:
+    """Say whether all columns are there that push this one on: `window_start` does, and each that it pushes."""
+    return name in names and (not name.startswith("inner_") or _is_pushed(name.removeprefix("inner_"), names))
 
 
 def as_of_code(spec: OperatorSpec, certificate: Certificate, finding: Finding) -> Finding:

@@ -3,14 +3,21 @@
 Each function returns a sentence with the cure, or None where the argument is as it should be.
 """
 
-from collections.abc import Iterator
-from typing import Any
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clew.errors import GraphError
 from clew.pipeline.contracts import Connection, Observed, Sink, Source
+from clew.pipeline.functions import How
+from clew.pipeline.location import caller
 from clew.pipeline.windows import Window
+
+#: Annotations of what is no table, no list of tables and no dict of them.
+_NO_TABLES = (int, float, str, bool, bytes, complex)
 
 
 class Unknown(Observed):
@@ -81,3 +88,38 @@ def told(given: Any) -> str:
             return f"the {word} {given.describe()}"
     text = repr(given)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def join_columns(on: Any, how: Any) -> tuple[str, ...]:
+    """Return the columns that a join is on; raises GraphError where these, or the kind of join, are none."""
+    names = tuple(on) if isinstance(on, Sequence) and not isinstance(on, str) else (on,)
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        raise GraphError(
+            f"join(on={on!r}) names no columns to compare; name one that both streams have, or several, each once",
+            caller(),
+        )
+    if how not in get_args(How):
+        known = ", ".join(get_args(How))
+        cure = ' for "right", exchange the streams and take "left"' if how == "right" else " name one of these"
+        raise GraphError(f"join(how={how!r}) is no join that there is; there are {known}:{cure}", caller())
+    return names
+
+
+def unfit(functions: Sequence[Any], name: str) -> Iterator[str]:
+    """Say of each function why it cannot be called by an operator, where it cannot."""
+    for function in functions:
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            called = getattr(function, "__name__", repr(function))
+            yield (
+                f"{called} of {name} is declared with async, but operators call plain functions; declare it with def, "
+                "and let asyncio.run() wait inside it for what must be waited for"
+            )
+
+
+def no_tables(hint: Any, function: str, takes: str) -> Iterator[str]:
+    """Say why the annotation of what a function of tables returns cannot be, where it cannot."""
+    if hint in _NO_TABLES:
+        yield (
+            f"{function} takes {takes} and returns {hint.__name__}; it must return what it takes, a list of them, or a "
+            "dict of them by port"
+        )

@@ -12,6 +12,8 @@ from clew.errors import GraphError, TypeRefused
 from clew.ids import Port
 from clew.pipeline.arguments import (
     Unknown,
+    no_tables,
+    unfit,
     wrong_connection,
     wrong_function,
     wrong_predicate,
@@ -300,6 +302,8 @@ class Pipeline:
             self._wrong(
                 f"{name} calls no function of yours, so it takes neither lookups nor setup; leave them out", where
             )
+        for wrong in unfit(functions, name):
+            self._wrong(wrong, where)
         parameters = {parameter for function in functions for parameter in parameters_of(function)}
         for lookup in given.lookups if functions else ():
             if lookup not in parameters:
@@ -576,6 +580,8 @@ class Pipeline:
                 self._wrong(
                     f"{function.__name__} takes {_TOLD[kind]}, and so it gets lookup {lookup}; annotate it so", where
                 )
+        for wrong in no_tables(hints.get("return"), function.__name__, _TOLD[kind]):
+            self._wrong(wrong, where)
         given = _returned(hints.get("return"))
         if given and given != kind:
             self._wrong(

@@ -12,6 +12,7 @@ from clew.errors import GraphError, GraphErrors
 from clew.ids import Capture, Port
 from clew.pipeline.contracts import Connection, Sink, Source
 from clew.pipeline.lookups import Besides, Content, Lookup
+from clew.pipeline.misfits import misfits
 from clew.pipeline.operators import LateRecords, Operator, OperatorLogic, WindowLogic
 from clew.pipeline.schema import fixed, untyped
 from clew.pipeline.scopes import Scope, captures, resolved, wrong
@@ -234,7 +235,7 @@ def build(
     Raises GraphErrors with everything that is wrong, each error with the line of the user's file.
     """
     found = [*errors, *_duplicates(specs), *_own_ports(specs), *_unknown_ports(specs), *_unsafe_sinks(specs)]
-    found += [*_no_source(name, specs, location), *_cycles(specs)]
+    found += [*_no_source(name, specs, location), *_cycles(specs), *misfits(specs)]
     operators = {spec.name: spec for spec in specs}
     between = tuple(resolved(scope, operators) for scope in scopes)
     if not found:

@@ -18,8 +18,10 @@ from clew.errors import GraphError, TypeRefused
 
 def key_columns(by: "str | Sequence[str] | None", window: str) -> tuple[str, ...]:
     """Return the names of the key's columns; none where records have no key."""
-    names = () if by is None else (by,) if isinstance(by, str) else tuple(by)
-    if len(set(names)) < len(names) or (by is not None and not names):
+    if by is None:
+        return ()
+    names = tuple(by) if isinstance(by, Sequence) and not isinstance(by, str) else (by,)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise GraphError(f"{window}(by={by!r}) does not make a key; name one column or several, each once")
     return names
 
@@ -27,7 +29,7 @@ def key_columns(by: "str | Sequence[str] | None", window: str) -> tuple[str, ...
 def keys_of(table: pa.Table, by: Sequence[str], window: str) -> tuple[list[str], pa.Array]:
     """Return the texts of the keys that occur, and for each record the index of its own."""
     for name in by:
-        _check(table.schema, name, window)
+        check_key(table.schema, name, window)
     # Values are compared as Arrow compares them; only those that differ are written out as text.
     values: list[list[Any]] = [[]]
     codes = pa.array([0] * table.num_rows, pa.int64())
@@ -66,7 +68,8 @@ def group_of(text: str, groups: int) -> int:
     return zlib.crc32(text.encode()) % groups
 
 
-def _check(schema: pa.Schema, name: str, window: str) -> None:
+def check_key(schema: pa.Schema, name: str, window: str) -> None:
+    """Raise where a column is not there, or cannot tell keys apart."""
     if name not in schema.names:
         raise GraphError(f"{window}(by={name!r}) finds no such column; the records have {', '.join(schema.names)}")
     kind = schema.field(name).type

@@ -148,6 +148,9 @@ class LateRecords(Window):
     def __init__(self, of: Window) -> None:
         self.of = of
 
+    def __repr__(self) -> str:
+        return "late records"
+
     def assign(self, event: Header, memory: OwnMemory) -> Sequence[Key]:
         raise TypeError("late records are told by the window that they are late for")
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from clew.errors import GraphError
 from clew.pipeline.lookups import taken
+from clew.pipeline.predicates import filtered
 from clew.pipeline.shapes import shaped
 
 Verb = Literal["map", "flat_map", "filter"]
@@ -180,7 +181,7 @@ def holds(table: pa.Table, predicate: Any, given: Mapping[str, Any]) -> pa.Table
     if callable(predicate):
         own = taken(predicate, given)
         return PerRecord(lambda row: predicate({k: v for k, v in row.items() if k != _PLACE}, **own), "filter")(table)
-    return table.filter(predicate)
+    return filtered(table, predicate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,4 +191,4 @@ class Filter:
     predicate: Any
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        return table.filter(self.predicate)
+        return filtered(table, self.predicate)

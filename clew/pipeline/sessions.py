@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import groupby
 from typing import Any
 
@@ -126,11 +127,11 @@ class Session(EventTime):
         return self.time.bounded(pa.concat_tables(parts), seen["from"], seen["to"] + self.pause)
 
     def pick_late(self, table: pa.Table, which: Any) -> pa.Table:
-        parts = []
-        for text, lo, hi in which:
-            own = self._of_key(table, text)
-            parts.append(own.filter(_between(self.time.numbers(own), lo, hi)))
-        return pa.concat_tables(parts)
+        # One filter for all stretches, so that records keep the order of their event.
+        times = self.time.numbers(table)
+        texts, codes = self._keys(table)
+        stretches = (pc.and_(pc.equal(codes, texts.index(text)), _between(times, lo, hi)) for text, lo, hi in which)
+        return table.filter(reduce(pc.or_, stretches))
 
     def _judged(self, event: Header, memory: Memory) -> Iterator[tuple[str, int, int, int, bool]]:
         """Yield each stretch with whether it is too late; one that an earlier one lets in is not."""

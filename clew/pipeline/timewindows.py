@@ -38,16 +38,20 @@ class EventTime(Window):
 
     def _prepare(self, size: Duration, on: str) -> None:
         name = type(self).__name__
-        if not on:
-            raise GraphError(f"{name} does not know when records happened; name their column of times with on=")
+        if not isinstance(on, str) or not on:
+            raise GraphError(
+                f"{name}(on={on!r}) does not say when records happened; name their column of times, on='at'"
+            )
+        set_ = object.__setattr__
+        set_(self, "time", TimeColumn(on, name, isinstance(size, int), microseconds(size)))
+        set_(self, "waits", microseconds(self.lateness))
         if isinstance(size, int) != isinstance(self.lateness, int) and self.lateness != 0:
             raise GraphError(f"{name}({size!r}, lateness={self.lateness!r}) measures time in two ways; use one")
-        set_ = object.__setattr__
-        set_(self, "time", TimeColumn(on, name, isinstance(size, int)))
-        set_(self, "waits", microseconds(self.lateness))
         set_(self, "idles", None if self.idle is None else microseconds(self.idle))
         if self.waits < 0 or isinstance(self.idle, int):
             raise GraphError(f"{name}: lateness must not be below zero, and idle is a duration such as '30 seconds'")
+        if self.late is not None and not isinstance(self.late, str):
+            raise GraphError(f"{name}(late={self.late!r}) is no name of a port; give it one, such as late='too_late'")
 
     @property
     def needs_facts(self) -> bool:
@@ -142,19 +146,19 @@ class _Intervals(EventTime):
 
     def _cut(self, size: Duration, every: Duration, on: str) -> None:
         name = type(self).__name__
-        if isinstance(size, int) != isinstance(every, int):
-            raise GraphError(f"{name}({size!r}, {every!r}) measures time in two ways; use one")
         set_ = object.__setattr__
         set_(self, "length", microseconds(size))
         set_(self, "step", microseconds(every))
+        if isinstance(size, int) != isinstance(every, int):
+            raise GraphError(f"{name}({size!r}, {every!r}) measures time in two ways; use one")
         if self.length < 1 or self.step < 1:
             raise GraphError(f"{name}({size!r}) is empty; give it a size above zero")
         if self.step > self.length:
             raise GraphError(f"{name}({size!r}, {every!r}) leaves out records between its windows; slide by {size!r}")
         set_(self, "pane", math.gcd(self.length, self.step))
         set_(self, "columns", key_columns(self.by, name))
-        if self.key_groups < 1:
-            raise GraphError(f"{name}(key_groups={self.key_groups}) has no place for a key; give it 1 or more")
+        if not isinstance(self.key_groups, int) or isinstance(self.key_groups, bool) or self.key_groups < 1:
+            raise GraphError(f"{name}(key_groups={self.key_groups!r}) has no place for a key; give it 1 or more")
         self._prepare(size, on)
 
     def facts(self, table: pa.Table) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clew.ids import Port
-from clew.pipeline.arguments import is_predicate, wrong_predicate
+from clew.pipeline.arguments import is_predicate, join_columns, wrong_predicate
 from clew.pipeline.builtin import Enriched, Numbered, Stamped
 from clew.pipeline.contracts import Connection, Sink
 from clew.pipeline.functions import Aggregate, Branch, How, Join, Union, aggregations
@@ -63,7 +63,8 @@ class Stream:
 
         `how` is inner, left or full. Columns of the other stream that this one has too get the suffix.
         """
-        keys = (on,) if isinstance(on, str) else tuple(on)
+        keys = join_columns(on, how)
+        window = self._declaring.window_of(window, Each(), name or f"join of {self.port.operator}")
         names = (self.port.operator, getattr(other, "port", self.port).operator)
         return self._declaring.built("join", (self, other), Join(keys, how, suffix, names), window, name, settings)
 

@@ -93,7 +93,12 @@ class Writes:
                     self._wait(attempts, written.failure, f"write {port}#{batch[written.done].number}")
                     # It may have been applied, and only the answer was lost.
                     batch = batch[written.done :]
-                    pending[: len(batch)] = self._unsettled(name, batch)
+                    left = self._unsettled(name, batch)
+                    if len(left) < len(batch):
+                        # A write of this run all the same, though the answer to it was lost.
+                        self._around.progress.wrote(port.operator, len(batch) - len(left), clock)
+                    pending[: len(batch)] = left
+                    self._count()
 
     def _unsettled(self, name: str, undone: Sequence[WriteRow]) -> list[WriteRow]:
         """Algorithm 8, Step 2.a: set to done what the outside system says it has; return the rest."""

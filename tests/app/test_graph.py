@@ -37,6 +37,21 @@ def test_an_operator_with_two_inputs_is_drawn_once_and_referred_to(tmp_path: Pat
     assert "even -> right: joined (see above)" in told
 
 
+LATE = """
+import pyarrow as pa
+from clew import Pipeline, Session, generator
+
+pipeline = Pipeline("late")
+source = pipeline.source("clicks", generator(lambda i: pa.table({"at": [i]}), 3))
+source.window(Session(10, on="at", late="too_late")).aggregate(n="count", name="visits")
+"""
+
+
+def test_late_records_are_said_in_words(tmp_path: Path) -> None:
+    told = call("graph", write(tmp_path, "late.py", LATE)).stdout
+    assert "by=None), aggregate-late: late records, arrow" in told
+
+
 def test_mermaid_numbers_its_nodes_for_names_may_be_words_of_its_own(tmp_path: Path) -> None:
     assert call("graph", write(tmp_path, "diamond.py", DIAMOND), "--mermaid").stdout.splitlines() == [
         "flowchart LR",

@@ -375,7 +375,11 @@ TIME = pa.table({"t": pa.array([1], pa.time64("us"))})
     ("settings", "rows", "told"),
     [
         ({"key": "x"}, table((1, "a")), "the records have no column x, which key= names; name columns that are there"),
-        ({"key": "k"}, table((None, "a")), "key column k holds null; fill it in, or leave such records out"),
+        (
+            {"key": "k"},
+            table((None, "a")),
+            "key column k holds null; fill it in, or filter .* start a new run with --fresh",
+        ),
         ({"key": "f"}, FLOAT, "key column f has type double, expected one of exact values; make it text or a number"),
         ({"partition_by": "x"}, table((1, "a")), "no column x, which partition_by= names; name columns that are there"),
         ({"partition_by": "v"}, table((1, "")), "column v holds an empty text, .* read back as null; give it another"),
@@ -394,7 +398,7 @@ def test_what_a_table_cannot_hold_is_refused(tmp_path, settings, rows, told):
 @pytest.mark.parametrize(
     ("settings", "rows", "told"),
     [
-        ({}, pa.table({"k": [1]}), "column v is not in the records and string in the table, expected the same; cast"),
+        ({}, pa.table({"k": [1]}), "column v is not in the records and string in the table, expected the same; name"),
         ({}, pa.table({"k": ["1"], "v": ["a"]}), "column k is string in the records and long in the table"),
         ({}, table((1, "a")).append_column("w", [[1]]), "column w is long in the records and not in the table"),
         ({"partition_by": "v"}, table((1, "a")), "the table is partitioned by nothing, expected v; name the table's"),

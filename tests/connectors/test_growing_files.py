@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,21 @@ def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
         SourceFailed, match=r"b.parquet: it is a parquet file, expected csv as the files.*; move it away"
     ):
         source.more(seen, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ("10 minutes", 600.0),
+        ("1.5 s", 1.5),
+        ("250 ms", 0.25),
+        ("1 Hour", 3600.0),
+        (2, 2.0),
+        (timedelta(minutes=1), 60.0),
+    ],
+)
+def test_durations_are_written_as_those_of_windows(tmp_path: Path, given: Any, seconds: float) -> None:
+    assert files(tmp_path, follow=True, settle=given).settle == seconds
 
 
 def test_a_directory_that_is_not_there_is_missed_before_a_run(tmp_path: Path) -> None:

@@ -188,6 +188,14 @@ def test_nan_is_refused_where_it_would_become_null(tmp_path):
         write(sqlite(tmp_path / "a.db", table="t"), FIRST, pa.table({"f": [math.nan]}))
 
 
+def test_a_time_that_has_no_text_is_refused(tmp_path):
+    far = pa.table({"t": pa.array([253402300800_000_000], pa.timestamp("us"))})
+    with pytest.raises(
+        SinkFailed, match=r"column t has a time outside of the years 1 to 9999.*; make it a whole number"
+    ):
+        write(sqlite(tmp_path / "a.db", table="t"), FIRST, far)
+
+
 def test_a_null_or_missing_key_is_refused(database):
     sink = database.connector(table="target", key=["k"])
     holes = pa.table({"k": pa.array([None], pa.int64()), "v": ["a"]})

@@ -286,16 +286,77 @@ def test_an_empty_table_has_the_extended_schema_too() -> None:
 @pytest.mark.parametrize(
     ("size", "micros"),
     [("1 hour", HOUR), ("10 minutes", HOUR // 6), (" 2days ", 48 * HOUR), ("1 week", 168 * HOUR),
-     ("5 milliseconds", 5000), ("7 microseconds", 7), ("3 seconds", 3_000_000), (timedelta(hours=1), HOUR), (5, 5)],
+     ("5 milliseconds", 5000), ("7 microseconds", 7), ("3 seconds", 3_000_000), (timedelta(hours=1), HOUR), (5, 5),
+     ("10 s", 10_000_000), ("10s", 10_000_000), ("1 Hour", HOUR), ("1.5 hours", 3 * HOUR // 2), ("60 MIN", HOUR),
+     ("30 mins", HOUR // 2), ("0.5 h", HOUR // 2), ("2 d", 48 * HOUR), ("1 w", 168 * HOUR), ("250 ms", 250_000),
+     ("0.000001 s", 1), ("3 us", 3), ("2 hrs", 2 * HOUR), ("4 sec", 4_000_000)],
 )  # fmt: skip
 def test_sizes_are_durations_or_whole_numbers(size: Any, micros: int) -> None:
     assert Tumbling(size, on="t").step == micros
 
 
-@pytest.mark.parametrize("size", ["hour", "1 fortnight", "", "1.5 hours", "-1 hour", "0 hours", 0, -5, timedelta(0)])
+@pytest.mark.parametrize(
+    "size",
+    ["hour", "1 fortnight", "", "1.5.1 hours", "-1 hour", "0 hours", "1 month", "1 m", "1 hs", 0, -5, timedelta(0),
+     True, 1.5, None, ["1 hour"]],
+)  # fmt: skip
 def test_a_size_that_is_none_is_refused(size: Any) -> None:
-    with pytest.raises(GraphError, match=r"write it as|above zero"):
+    with pytest.raises(GraphError, match=r"write it as .* or short as us, ms, s, sec, min, h, hr, d, w|above zero"):
         Tumbling(size, on="t")
+
+
+def test_a_size_finer_than_a_microsecond_is_refused() -> None:
+    with pytest.raises(GraphError, match=r"'1.5 us' is no whole number of microseconds.*round it"):
+        Tumbling("1.5 us", on="t")
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda: Tumbling(5, on=["t"]), r"Tumbling\(on=\['t'\]\) does not say when records happened"),
+        (lambda: Session(5, on=3), r"Session\(on=3\) does not say when"),
+        (lambda: Tumbling(5, on=""), "does not say when"),
+        (lambda: Tumbling(5, on="t", late=3), r"late=3\) is no name of a port"),
+        (lambda: Tumbling(5, on="t", key_groups="8"), r"key_groups='8'\) has no place"),
+        (lambda: Tumbling(5, on="t", lateness=1.5), "1.5 is not a duration"),
+        (lambda: Sliding("1 hour", True, on="t"), "True is not a duration"),
+        (lambda: Every(True), "True is not a duration"),
+        (lambda: Count(3, by=3), r"Count\(by=3\) does not make a key"),
+        (lambda: Session(5, on="t", by=[["k"]]), "does not make a key"),
+        (lambda: Tumbling(5, on="t", by={"k"}), "does not make a key"),
+    ],
+)  # fmt: skip
+def test_arguments_of_another_type_are_refused(declare: Any, message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        declare()
+
+
+@pytest.mark.parametrize("time", [2**63 - 1, -(2**63), 2**63 - 10, -(2**63) + 9])
+@pytest.mark.parametrize("window", [Tumbling(10, on="t"), Sliding(10, 5, on="t"), Session(10, on="t")], ids=repr)
+def test_a_time_next_to_the_end_of_what_64_bits_hold_is_refused(window: Window, time: int) -> None:
+    with pytest.raises(TypeRefused, match="would not fit into 64 bits; filter it out") as refused:
+        window.facts(pa.table({"t": [5, time]}))
+    assert refused.value.__clew_record__ == (1, {"t": time})  # type: ignore[attr-defined]
+
+
+def test_a_date_beyond_all_times_is_refused() -> None:
+    with pytest.raises(TypeRefused, match="so far away"):
+        Tumbling("1 day", on="t").facts(pa.table({"t": pa.array([2**31 - 1], pa.int32()).cast(pa.date32())}))
+
+
+def test_a_time_beyond_the_years_of_python_is_blamed_all_the_same() -> None:
+    table = pa.table({"t": pa.array([2**63 - 5], pa.timestamp("us"))})
+    with pytest.raises(TypeRefused, match="so far away") as refused:
+        Tumbling("1 day", on="t").facts(table)
+    assert refused.value.__clew_record__ == (0, {"t": 2**63 - 5})  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("time", [2**63 - 11, -(2**63) + 10])
+def test_the_furthest_times_that_have_windows_are_placed(time: int) -> None:
+    window, table = Tumbling(10, on="t"), pa.table({"t": [time]})
+    latest, panes = window.facts(table)
+    assert latest == time
+    assert select(window, table, panes[0][0])["window_start"].to_pylist() == [time // 10 * 10]
 
 
 @pytest.mark.parametrize(
@@ -320,14 +381,22 @@ def test_records_that_cannot_be_placed_are_refused_on_any_machine(
 
 
 @pytest.mark.parametrize("name", ["window_start", "window_end"])
-def test_the_windows_own_columns_never_hide_the_users(name: str) -> None:
-    table = _times(1).append_column(name, [[1]])
-    for attempt in (
-        lambda: select(Tumbling("1 hour", on="t"), table, 0),
-        lambda: Tumbling("1 hour", on="t").extend(table.schema),
-    ):
-        with pytest.raises(TypeRefused, match=f"column {name} .* rename it"):
-            attempt()
+def test_the_windows_own_columns_never_hide_those_of_windows_before(name: str) -> None:
+    window, table = Tumbling("1 hour", on="t"), _times(1)
+    names = ["t", "n"]
+    for level in range(3):
+        table = table.append_column(name, [[level]])
+        names = [f"inner_{one}" if one.endswith(name) else one for one in (*names, name)]
+        found = select(window, table, 0)
+        assert found.column_names == [*names, "window_start", "window_end"]
+        assert window.extend(table.schema) == found.schema
+        assert found[f"inner_{name}"].to_pylist() == [level]
+        table = found.drop_columns(["window_start", "window_end"])
+
+
+def test_what_is_called_inner_stays_what_it_is_where_nothing_pushes_it() -> None:
+    table = _times(1).append_column("inner_window_start", [[7]])
+    assert select(Tumbling("1 hour", on="t"), table, 0)["inner_window_start"].to_pylist() == [7]
 
 
 def test_facts_know_the_declaration_they_were_made_for() -> None:
@@ -449,7 +518,7 @@ def test_a_clock_that_is_set_back_reopens_nothing() -> None:
     [
         (lambda: Every(10), "not a stretch of time"),
         (lambda: Every("0 seconds"), "not a stretch of time"),
-        (lambda: Tumbling("1 hour", on=""), "does not know when"),
+        (lambda: Tumbling("1 hour", on=""), "does not say when"),
         (lambda: Tumbling("1 hour", on="t", lateness=5), "two ways"),
         (lambda: Tumbling("1 hour", on="t", idle=5), "idle is a duration"),
         (lambda: Tumbling("1 hour", on="t", by=[]), "does not make a key"),

@@ -2,6 +2,7 @@
 
 import sqlite3
 import zlib
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from clew import Context, Count, InputSet, Operator, Pipeline
+from clew import Context, Count, InputSet, Operator, Pipeline, Sink, WriteAction
 from clew.connectors import files, generator
 from clew.errors import BodyDamaged, ClewError, GraphError, RunFinished, SinkFailed, TypeRefused, UserFunctionFailed
 from clew.faultpoint import arm
@@ -24,6 +25,34 @@ from tests.spark.outside import rows
 
 def _numbers(index: int) -> pa.Table:
     return pa.table({"n": [index]})
+
+
+class _Deaf(Sink):
+    """A sink that applies each write, and whose answer is lost the first time."""
+
+    checkable = True
+
+    def __init__(self) -> None:
+        self.has: list[int] = []
+
+    def describe(self) -> str:
+        return "a deaf sink"
+
+    def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+        self.has.append(action.number)
+        raise SinkFailed("deaf", "the answer was lost", "ask it")
+
+    def applied(self, action: WriteAction) -> bool:
+        return action.number in self.has
+
+
+def test_a_write_whose_answer_was_lost_is_counted_once_it_is_found(tmp_path: Path) -> None:
+    pipeline, sink = Pipeline("lost"), _Deaf()
+    pipeline.source("numbers", generator(_numbers, 3), max_turn_events=1).sink(sink, name="deaf", max_turn_events=1)
+    progress = run(pipeline, log=f"sqlite:///{tmp_path / 'log.db'}", engine="inline")
+    row = progress.rows()["deaf"]
+    assert sorted(sink.has) == [1, 2, 3]
+    assert (row.writes, row.pending_writes) == (3, 0)
 
 
 class _Poison:

@@ -334,9 +334,14 @@ def posted(world: World) -> Graph:
 
 
 def moments(index: int) -> pa.Table:
-    """Two records per event; some lie between earlier ones, so that sessions become one, and some come late."""
-    first, second = 6 * index - 9 * (index % 3 == 2), 6 * index + 1 - 17 * (index % 4 == 3)
-    return pa.table({"n": [2 * index, 2 * index + 1], "t": [first, second], "k": [index % 2, 0]})
+    """Three records per event; some lie between earlier ones, so that sessions become one, and some come late.
+
+    Of some events all come late, of several sessions and keys, in another order than that of time.
+    """
+    times = [6 * index - 9 * (index % 3 == 2), 6 * index + 1 - 17 * (index % 4 == 3), 6 * index + 2]
+    if index % 5 == 4:
+        times = [6 * index - 40, 6 * index - 30, 6 * index - 60]
+    return pa.table({"n": [3 * index, 3 * index + 1, 3 * index + 2], "t": times, "k": [index % 2, 0, index % 2]})
 
 
 def timed(world: World) -> Graph:

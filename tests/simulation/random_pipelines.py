@@ -125,9 +125,14 @@ def _source(pipeline: Pipeline, world: World, blueprint: Blueprint, index: int) 
 
 
 def _records(index: int) -> pa.Table:
-    """Two records per event; some events span two windows, some lie between earlier ones, some come late."""
-    first, second = 6 * index - 9 * (index % 3 == 2), 6 * index + 1 - 17 * (index % 4 == 3)
-    return _records_of(pa.array([2 * index, 2 * index + 1]), pa.array([first, second]))
+    """Three records per event; some events span two windows, some lie between earlier ones, some come late.
+
+    Of some events all come late, of several sessions and keys, in another order than that of time.
+    """
+    times = [6 * index - 9 * (index % 3 == 2), 6 * index + 1 - 17 * (index % 4 == 3), 6 * index + 2]
+    if index % 5 == 4:
+        times = [6 * index - 40, 6 * index - 30, 6 * index - 60]
+    return _records_of(pa.array([3 * index, 3 * index + 1, 3 * index + 2]), pa.array(times))
 
 
 def _records_of(numbers: Any, times: Any) -> pa.Table:

@@ -11,6 +11,7 @@ import pytest
 from clew.errors import ClewError
 from clew.faultpoint import CrashInjected
 from clew.pipeline.operators import WindowLogic
+from clew.pipeline.sessions import Session
 from clew.protocol.log import alg3_generate
 from clew.protocol.log.alg3_generate import Output, Productions
 from clew.protocol.log.alg6_source import Resume
@@ -165,6 +166,12 @@ def leaves_events_behind_when_sessions_become_one() -> AbstractContextManager[An
     return mock.patch.object(alg3_generate, "rejoins", return_value=())
 
 
+def sorts_late_records() -> AbstractContextManager[Any]:
+    """Late records leave in the order of their times, and not as they came."""
+    pick = Session.pick_late
+    return mock.patch.object(Session, "pick_late", lambda window, *late: pick(window, *late).sort_by("t"))
+
+
 def does_not_resend() -> AbstractContextManager[Any]:
     return mock.patch.object(Channels, "resend", return_value=None)
 
@@ -314,6 +321,7 @@ CANARIES: list[tuple[Callable[[], AbstractContextManager[Any]], tuple[str, ...],
     (loses_open_input_sets, ("linear",), "group"),
     (forgets_its_keys, ("timed",), "group"),
     (leaves_events_behind_when_sessions_become_one, ("timed",), "group"),
+    (sorts_late_records, ("timed",), "group"),
     (does_not_resend, ("linear",), "group"),
     (skips_an_input, ("linear",), "group"),
     (loses_what_is_not_durable, ("diamond",), "machine"),

@@ -18,6 +18,14 @@ def test_a_write_whose_answer_was_lost_is_not_repeated_on_a_sink_that_is_only_ch
     simulate(SCENES["diamond"], Schedule(0, lost=(number,)))
 
 
+def test_late_records_of_a_session_keep_the_order_of_their_event() -> None:
+    """They came by key and time, without any crash; no event had late records of several stretches in another order."""
+    result = simulate(SCENES["timed"], Schedule(0))
+    late = [row[0] for row in result.world.holdings()["sessions_late"]]
+    assert late == sorted(late)
+    assert len(late) >= 3
+
+
 def test_a_body_file_of_a_write_that_may_come_again_is_not_collected() -> None:
     """The mark that the write is done is not durable by itself; a collection that removes its body must make it so."""
     simulate(SCENES["collected"], Schedule(3, ("after-gather@fives_sink#5",), ("machine",)))

@@ -71,7 +71,7 @@ class Ending:
     @property
     def explained(self) -> bool:
         """Whether it failed with an error that says what is wrong, and not with one that takes it for another."""
-        unforeseen = ("did not expect", "Traceback", "mend the function")
+        unforeseen = ("did not expect", "Traceback", "mend the function", "mend its declaration, or what")
         return self.code == 1 and "error: " in self.said and not any(sign in self.said for sign in unforeseen)
 
 
