@@ -18,8 +18,8 @@ demo: setup
 	$(BIN)/python examples/sales/demo.py
 
 lint: setup
-	$(BIN)/ruff format --check clew tests bench examples docs
-	$(BIN)/ruff check clew tests bench examples docs
+	$(BIN)/ruff format --check clew pyspark_clew tests bench examples docs
+	$(BIN)/ruff check clew pyspark_clew tests bench examples docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
