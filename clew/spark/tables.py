@@ -26,7 +26,7 @@ from clew.store.base import Entry, LogReader
 #: How many events a partition has, unless somebody says otherwise.
 _EVENTS_PER_PARTITION = 20_000
 #: How many events are asked for at once, and how many rows or bytes are sent to Spark at once.
-_PAGE = 1_000
+_PAGE = 5_000
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 8 << 20
 
