@@ -37,12 +37,11 @@ class SqlTables(SqlReads):
             return sent_between(log, port, first, first + count - 1)
 
     def entries(self, port: Port, first: int, count: int) -> list[Entry]:
+        low, high = first, first + count - 1
         with self._snapshot() as log:
-            low, high = max(first, collected(log, port) + 1), first + count - 1
             if port.name.startswith(WRITES):
-                connection = Port(port.operator, port.name.removeprefix(WRITES))
-                return sorted(_writes(log, connection, low, high), key=lambda entry: entry.number)
-            high = min(high, last_sent(log, port))
+                return _writes(log, Port(port.operator, port.name.removeprefix(WRITES)), low, high)
+            low, high = max(low, collected(log, port) + 1), min(high, last_sent(log, port))
             receivers = log.fetch("SELECT rec_operator, rec_port FROM link WHERE operator = ? AND port = ?", *port)
             return [entry for row in sorted(receivers) for entry in _entries(log, Port(*row), low, high)]
 
@@ -76,10 +75,10 @@ def _entries(log: Transaction, receiver: Port, low: int, high: int) -> Iterator[
         yield Entry(number, receiver, None, "undone")
 
 
-def _writes(log: Transaction, connection: Port, low: int, high: int) -> Iterator[Entry]:
+def _writes(log: Transaction, connection: Port, low: int, high: int) -> list[Entry]:
     done = read_done_writes(log, connection.operator).get(connection.name, Intervals())
-    for (number,) in log.fetch(_WRITES, *connection, low, high):
-        yield Entry(number, connection, None, _status(number in done))
+    numbers = sorted(number for (number,) in log.fetch(_WRITES, *connection, low, high))
+    return [Entry(number, connection, None, _status(number in done)) for number in numbers]
 
 
 def _status(is_done: bool) -> Status:
