@@ -11,15 +11,15 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Clew needs Python 3.11 or later: make PYTHON=python3.12 setup")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable . --config-settings editable_mode=compat
 	touch $@
 
 demo: setup
 	$(BIN)/python examples/sales/demo.py
 
 lint: setup
-	$(BIN)/ruff format --check clew tests bench examples docs
-	$(BIN)/ruff check clew tests bench examples docs
+	$(BIN)/ruff format --check clew pyspark_clew tests bench examples docs
+	$(BIN)/ruff check clew pyspark_clew tests bench examples docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

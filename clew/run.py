@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from clew import trace as tracing
-from clew.errors import ClewError, NewerLog, RunFinished, SetupFailed, StoreFailed
+from clew.errors import ClewError, NewerLog, RunFinished, SetupFailed, StoreFailed, WrongLog
 from clew.ids import Capture, Port
 from clew.lineage.retention import Keep, kept
 from clew.model.certificate import Verdict
@@ -35,7 +35,7 @@ from clew.runtime.runner import Surroundings
 from clew.runtime.status import OperatorStatus, RunStatus, read_status
 from clew.spark.java import Java, find_java
 from clew.spark.options import SparkOptions
-from clew.store.base import Collected, KeptStore, Store, Topology
+from clew.store.base import Collected, KeptStore, LogReader, Store, Topology
 from clew.store.disk import Disk
 from clew.store.disk import examine as examine_disk
 from clew.store.ephemeral import EphemeralStore
@@ -122,6 +122,29 @@ class Log:
         from clew.store.postgres import PostgresStore
 
         return PostgresStore(self.url, schema=f"clew_{pipeline}")
+
+    def reader(self, pipeline: str) -> LogReader:
+        """Open the log of a pipeline for reading alone, as any process may at any time; makes none."""
+        if not self.exists(pipeline):
+            raise SetupFailed(
+                f"pipeline {pipeline} has no log at {masked(self.url)}",
+                "run it there first, or name its log as `clew run --log` does",
+            )
+        reader = self._reader(pipeline)
+        owner = reader.owner()
+        if owner != pipeline:
+            reader.close()
+            raise WrongLog(f"the log {masked(self.url)} is of pipeline {owner}, not {pipeline}; name another one")
+        return reader
+
+    def _reader(self, pipeline: str) -> LogReader:
+        if self.url.startswith("sqlite"):
+            from clew.store.sqlite_reader import SqliteReader
+
+            return SqliteReader(_sqlite_path(self.url))
+        from clew.store.postgres_reader import PostgresReader
+
+        return PostgresReader(self.url, schema=f"clew_{pipeline}")
 
     def remove(self, pipeline: str) -> None:
         """Remove the log and its bodies, for a fresh start."""

@@ -54,6 +54,10 @@ class Connections:
         sending = {port for port in self.receivers if port.operator == operator}
         return sending | {Port(operator, name) for name in self.captured(operator).outputs}
 
+    def is_source(self, operator: str) -> bool:
+        """Say whether an operator receives from none."""
+        return not any(receiver.operator == operator for receiver in self.senders)
+
     def depth(self, operator: str) -> int:
         """Return how many operators lie before one, at most."""
         before = [sender.operator for receiver, sender in self.senders.items() if receiver.operator == operator]
@@ -86,7 +90,7 @@ def steps_back(log: Lineages, known: Connections, port: Port, numbers: Iterable[
     for first, count in consecutive(sorted(numbers)):
         for number, input_set in log.origins(port, first, count):
             outputs.setdefault(input_set, []).append(EventId(port, number))
-    if not any(receiver.operator == port.operator for receiver in known.senders):
+    if known.is_source(port.operator):
         return [_of_source(log, port, action, made) for action, made in sorted(outputs.items())]
     inputs = _inputs(log, known, port.operator, sorted(outputs))
     reads = _reads(log, port.operator, sorted(outputs))
@@ -94,6 +98,23 @@ def steps_back(log: Lineages, known: Connections, port: Port, numbers: Iterable[
         Step(port.operator, input_set, tuple(inputs.get(input_set, ())), tuple(made), tuple(reads.get(input_set, ())))
         for input_set, made in sorted(outputs.items())
     ]
+
+
+def pairs(
+    log: Lineages, known: Connections, port: Port, first: int, count: int
+) -> Iterator[tuple[EventId, EventId, InputSetId]]:
+    """Yield the lineage relation of some events of a port: (input event, output event, Input Set between them).
+
+    They are the pairs of `steps_back`, each once. Events of a source have no input events.
+    """
+    if known.is_source(port.operator):
+        return
+    made = log.origins(port, first, count)
+    inputs = _inputs(log, known, port.operator, sorted({input_set for _, input_set in made}))
+    for number, input_set in made:
+        output = EventId(port, number)
+        for event in inputs.get(input_set, ()):
+            yield event, output, input_set
 
 
 def steps_forward(log: Lineages, known: Connections, port: Port, numbers: Sequence[int]) -> list[Step]:

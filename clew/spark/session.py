@@ -45,7 +45,8 @@ CONFIGURATION = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     f" -Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "0",
+    # No limit; 0 would say the same, but Python data sources refuse it.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "2147483647",
     # Columns of times of day are grouped and read back only with this.
     "spark.sql.timeType.enabled": "true",
     # A task that was cut off must let go of its Python worker soon.

@@ -31,6 +31,7 @@ from clew.protocol.rows import (
     ReadActionRow,
     ReadEventRow,
     StateRow,
+    Status,
     WriteRow,
 )
 from clew.protocol.step import Write
@@ -82,6 +83,17 @@ class Collected:
 
 #: No port of which events are kept.
 NO_PORTS: Mapping[Port, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event at one receiver, in one Input Set; of a write action, the connection is its receiver."""
+
+    number: int
+    receiver: Port
+    #: None while the event is not acknowledged, and of write actions; 0 for the Input Set none.
+    input_set: InputSetId | None
+    status: Status
 
 
 class Store(Protocol):
@@ -292,7 +304,38 @@ class KeptStore(Store, Lineages, Protocol):
     """A store that outlives its run, and can be asked where things came from."""
 
 
+class LogReader(Lineages, Protocol):
+    """A log that was opened for reading alone: beside a run, and by as many processes as one likes. For one thread.
+
+    Write actions are asked for as events of the port `writes_port(connection)`, here too.
+    """
+
+    def owner(self) -> str | None:
+        """Return the name of the pipeline whose log this is, as `Store.owner` does."""
+
+    def ports(self) -> list[Port]:
+        """Return the ports that events were sent on, or may be, in order; write actions have theirs."""
+
+    def schema(self, port: Port) -> bytes | None:
+        """Return the schema that a port is fixed to."""
+
+    def events(self, port: Port, first: int, count: int) -> list[EventRun]:
+        """Return events of a port with their bodies, as `Store.events` does."""
+
+    def headers(self, port: Port, first: int, count: int) -> list[EventRun]:
+        """Return events of a port without their bodies; write actions have no headers."""
+
+    def entries(self, port: Port, first: int, count: int) -> list[Entry]:
+        """Return the entries of some events of a port, by receiver, number and Input Set; EVENT_LOG has them too.
+
+        A port without a receiver has none.
+        """
+
+    def close(self) -> None:
+        """Release everything; a closed reader cannot be used again."""
+
+
 __all__ = [
-    "NO_PORTS", "SCHEMA_VERSION", "TABLES", "Backlog", "Bodies", "Collected", "KeptStore", "Lineages", "Store", "Table",
-    "Topology",
+    "NO_PORTS", "SCHEMA_VERSION", "TABLES", "Backlog", "Bodies", "Collected", "Entry", "KeptStore", "Lineages",
+    "LogReader", "Store", "Table", "Topology",
 ]  # fmt: skip

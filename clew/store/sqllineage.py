@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from clew.ids import WRITES, Capture, InputSetId, Port
+from clew.ids import NONE_SET, WRITES, Capture, InputSetId, Port
 from clew.protocol.rows import Label, Lineage, Member, ReadActionRow, ReadEventRow, label_of
 from clew.store.done import done_upto
 from clew.store.identity import captures
@@ -70,12 +70,12 @@ class SqlLineage(ABC):
 
     def extent(self, port: Port) -> tuple[int, int]:
         with self._snapshot() as log:
-            mark = _collected(log, port)
-            return mark, max(mark, _last(log, port))
+            mark = collected(log, port)
+            return mark, max(mark, last_sent(log, port))
 
     def origins(self, port: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
         with self._snapshot() as log:
-            low, high = max(first, _collected(log, port) + 1), first + count - 1
+            low, high = max(first, collected(log, port) + 1), first + count - 1
             rows = log.fetch(_ORIGINS, *port, high, *port, low)
         return [pair for row in rows for pair in _lineage(port, *row).within(low, high)]
 
@@ -95,16 +95,10 @@ class SqlLineage(ABC):
         return sorted(kept, key=lambda member: (member.seq, member.input_set))
 
     def joined(self, receiver: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
-        high = first + count - 1
         with self._snapshot() as log:
             low = max(first, _collected_inputs(log, receiver.operator).get(receiver.name, 0) + 1)
-            rows = log.fetch(_JOINED, *receiver, high, *receiver, low, *receiver, high, low - _REJOINED_AT_MOST)
-        return sorted(
-            (number, set_of((columns[0], columns[1], columns[2]), number - start))
-            for start, length, *columns in rows
-            if columns[0]
-            for number in range(max(low, start), min(high, start + length - 1) + 1)
-        )
+            taken = taken_between(log, receiver, low, first + count - 1)
+        return [(number, input_set) for number, input_set in taken if input_set != NONE_SET]
 
     def outputs_of(self, operator: str, first: InputSetId, count: int) -> list[tuple[Port, int, InputSetId]]:
         low, high = first, first + count - 1
@@ -112,7 +106,7 @@ class SqlLineage(ABC):
         with self._snapshot() as log:
             for (name,) in log.fetch(_PORTS, operator, operator):
                 port = Port(operator, name)
-                mark = _collected(log, port)
+                mark = collected(log, port)
                 for row in log.fetch(_OUTPUTS, *port, high, *port, low):
                     made = _lineage(port, *row).of_sets(low, high)
                     found += [(port, number, input_set) for number, input_set in made if number > mark]
@@ -197,6 +191,16 @@ class SqlLineage(ABC):
         return next((json.loads(text) for (text,) in rows), None)
 
 
+def taken_between(log: Transaction, receiver: Port, low: int, high: int) -> list[tuple[int, InputSetId]]:
+    """Return the Input Sets of the events from `low` to `high` that a port has taken, sorted; 0 for the one none."""
+    rows = log.fetch(_JOINED, *receiver, high, *receiver, low, *receiver, high, low - _REJOINED_AT_MOST)
+    return sorted(
+        (number, set_of((columns[0], columns[1], columns[2]), number - start))
+        for start, length, *columns in rows
+        for number in range(max(low, start), min(high, start + length - 1) + 1)
+    )
+
+
 def _lineage(port: Port, first: int, input_set: int, counts: str) -> Lineage:
     coded = tuple((outputs, repeat) for outputs, repeat in json.loads(counts))
     return Lineage(port, first, InputSetId(input_set), coded)
@@ -216,7 +220,7 @@ def _after(member: Member, mark: int) -> Iterator[Member]:
         yield Member(member.seq + gone, member.port, member.first + gone, member.count - gone, member.input_set)
 
 
-def _collected(log: Transaction, port: Port) -> int:
+def collected(log: Transaction, port: Port) -> int:
     rows = log.fetch("SELECT upto FROM collected WHERE operator = ? AND port = ?", *port)
     return rows[0][0] if rows else 0
 
@@ -231,7 +235,7 @@ def _collected_inputs(log: Transaction, operator: str) -> dict[str, int]:
     return dict(rows)
 
 
-def _last(log: Transaction, port: Port) -> int:
+def last_sent(log: Transaction, port: Port) -> int:
     """Return the last event of a port that is in the log; 0 where there is none."""
     sql = "SELECT first + count - 1 FROM sent WHERE operator = ? AND port = ? ORDER BY first DESC LIMIT 1"
     if port.name.startswith(WRITES):

@@ -34,7 +34,7 @@ from clew.store.rowcodec import (
     events_covered,
     sets_covered,
 )
-from clew.store.sqllineage import SqlLineage
+from clew.store.sqllineage import SqlLineage, collected
 from clew.store.statements import Transaction
 
 #: The row that holds a number has the largest `first` not above it: one step down an index.
@@ -172,9 +172,7 @@ class SqlReads(SqlLineage):
 
     def events(self, port: Port, first: int, count: int) -> list[EventRun]:
         with self._snapshot() as log:
-            mark = log.fetch("SELECT upto FROM collected WHERE operator = ? AND port = ?", *port)
-            low, high = max([first, *(upto + 1 for (upto,) in mark)]), first + count - 1
-            return _with_bodies(log, _event_runs(log.fetch(_SENT, *port, high, *port, low), low, high))
+            return _with_bodies(log, sent_between(log, port, first, first + count - 1))
 
     def last_read_action(self, operator: str) -> ReadActionRow | None:
         with self._reading() as log:
@@ -228,6 +226,12 @@ def files_in(log: Transaction) -> set[str]:
         "UNION SELECT file FROM read_event WHERE file IS NOT NULL"
     )
     return {row[0] for row in rows}
+
+
+def sent_between(log: Transaction, port: Port, low: int, high: int) -> list[EventRun]:
+    """Return the events of a port from `low` to `high` that are not collected, without their bodies."""
+    low = max(low, collected(log, port) + 1)
+    return _event_runs(log.fetch(_SENT, *port, high, *port, low), low, high)
 
 
 def _event_runs(rows: Iterable[tuple[Any, ...]], low: int, high: int) -> list[EventRun]:

@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ from clew.errors import ClewError
 from clew.ids import InputSetId, Port
 from clew.protocol.rows import AsideRow, Member
 from clew.protocol.step import Write
-from clew.store.base import KeptStore, Store
+from clew.store.base import Entry, KeptStore, LogReader, Store
 from clew.store.memory import MemoryStore
 from clew.store.postgres import PostgresStore, drop_log
+from clew.store.postgres_reader import PostgresReader
 from clew.store.sqlite import SqliteStore
+from clew.store.sqlite_reader import SqliteReader
 from tests.store.histories import IN, OUT, Draw, World, steps
 from tests.store.logs import OPERATORS, SENDERS, SINK_TABLE, TOPOLOGY, each_event, each_member, tables
 from tests.store.views import postgres_views, sqlite_views
@@ -33,6 +35,7 @@ class Backend:
 
     open: Callable[[], KeptStore]
     views: Callable[[], dict[Any, Any]] | None = None
+    reader: Callable[[], LogReader] | None = None
     stores: list[KeptStore] = field(default_factory=list)
     incarnations: dict[str, int] = field(default_factory=dict)
 
@@ -160,9 +163,11 @@ def all_backends(directory: Path, postgres_url: str) -> Iterator[dict[str, Backe
     path, schema = directory / f"{uuid.uuid4().hex}.db", f"s{uuid.uuid4().hex[:12]}"
     backends = {
         "memory": Backend(MemoryStore),
-        "sqlite": Backend(lambda: SqliteStore(path), lambda: sqlite_views(str(path))),
+        "sqlite": Backend(lambda: SqliteStore(path), lambda: sqlite_views(str(path)), lambda: SqliteReader(path)),
         "postgres": Backend(
-            lambda: PostgresStore(postgres_url, schema=schema), lambda: postgres_views(postgres_url, schema)
+            lambda: PostgresStore(postgres_url, schema=schema),
+            lambda: postgres_views(postgres_url, schema),
+            lambda: PostgresReader(postgres_url, schema=schema),
         ),
     }
     try:
@@ -185,3 +190,38 @@ def test_all_backends_and_their_views_tell_the_same_story(tmp_path: Path, store_
                 assert told[name][question] == answer, (name, question)
             for table, rows in backend.views().items() if backend.views is not None else ():
                 assert rows == told["memory"][table], (name, table)
+            if backend.reader is not None:
+                with closing(backend.reader()) as reader:
+                    check_reader(reader, told["memory"])
+
+
+def check_reader(reader: LogReader, told: dict[Any, Any]) -> None:
+    """Who only reads is told the same, port by port; all at once, and a few events at a time."""
+    writes = Port("sink", "writes:table")
+    for port in {*OUT.values(), writes}:
+        expected = entries_of(told["EVENT_LOG"], port)
+        assert reader.entries(port, 1, 1_000) == expected, port
+        for first in range(1, 20, 3):
+            assert reader.entries(port, first, 3) == [e for e in expected if first <= e.number < first + 3], port
+    for port in OUT.values():
+        expected = told["events"].get(port, [])
+        headers = [
+            (run.port, run.first + i, head)
+            for run in reader.headers(port, 1, 1_000)
+            for i, head in enumerate(run.headers)
+        ]
+        assert headers == [event[:3] for event in expected]
+        assert each_event(reader.events(port, 1, 1_000)) == expected
+    logged = {Port(op, port) for _, _, op, port, *_ in told["EVENT_LOG"] if port is not None and port != "files"}
+    assert logged & set(OUT.values()) <= set(reader.ports())
+
+
+def entries_of(event_log: list[tuple[Any, ...]], port: Port) -> list[Entry]:
+    """Return what the table EVENT_LOG has of the events, or the write actions, of a port."""
+    sender = (port.operator, None if port.name.startswith("writes:") else port.name)
+    found = [
+        Entry(number, Port(rec_op, rec_p), input_set, status)
+        for number, status, send_op, send_p, rec_op, rec_p, input_set in event_log
+        if (send_op, send_p) == sender and rec_p is not None
+    ]
+    return sorted(found, key=lambda e: (e.receiver, e.number, e.input_set or 0))

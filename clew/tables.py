@@ -1,0 +1,27 @@
+"""Wires the log as tables of Spark: `spark.read.format("clew")`."""
+
+import os
+from dataclasses import replace
+from functools import partial
+
+from clew.spark.tables import LogTables, Opens
+
+
+class DefaultSource(LogTables):
+    """The data source `clew`. PySpark finds it by the package `pyspark_clew`, if that can be imported from a path.
+
+    Where it does not, `spark.dataSource.register(DefaultSource)` makes it known to a session.
+    """
+
+    def place(self, pipeline: str, log: str | None, bodies: str | None) -> tuple[Opens, str | None]:
+        # PySpark imports this module to see what data sources there are, also for who then uses another one.
+        from clew.run import Log
+
+        place = Log.at(log, pipeline, bodies)
+        if place.url.startswith("sqlite:///"):
+            # Executors may run in another directory.
+            place = replace(place, url=f"sqlite:///{os.path.abspath(place.url.removeprefix('sqlite:///'))}")
+        return partial(place.reader, pipeline), place.bodies
+
+
+__all__ = ["DefaultSource"]
