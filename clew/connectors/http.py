@@ -70,6 +70,9 @@ class Http(Connection, Sink):
             raise self._refused(f"the check of write {action.name}", answer, "2xx or 404")
         return answer.done
 
+    def schema(self) -> pa.Schema | None:
+        return self.declared
+
     def read(self, action: str) -> pa.Table:
         return _table(self.endpoint, action, self.declared)
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from clew.errors import GraphError, TypeRefused
 from clew.ids import Port
+from clew.pipeline.columns import Declared, by_port, types_of
 from clew.pipeline.contracts import Connection, Sink, Source
-from clew.pipeline.functions import OnPandas, Sql
+from clew.pipeline.functions import Sql
 from clew.pipeline.graph import (
     Capacity,
     Generative,
@@ -24,6 +25,7 @@ from clew.pipeline.graph import (
 )
 from clew.pipeline.location import caller
 from clew.pipeline.lookups import RESOURCES, Besides, Lookup, Setup, parameters_of
+from clew.pipeline.onpandas import OnPandas
 from clew.pipeline.operators import Operator
 from clew.pipeline.records import Filter, PerRecord, Verb, check_returns, record_type, schema_of
 from clew.pipeline.schema import fixed
@@ -72,7 +74,7 @@ class Pipeline:
         name: str | None = None,
         window: Window | None = None,
         outputs: Sequence[str] = ("out",),
-        schema: "pa.Schema | Mapping[str, pa.Schema] | None" = None,
+        schema: Declared = None,
         row_local: bool = False,
         **settings: Any,
     ) -> Callable[[Function], Function]:
@@ -93,7 +95,7 @@ class Pipeline:
             besides = self._taking((function,), self._besides(given, own, where), own, where)
             kind, parameters = self._inspect(function, own, where, besides)
             ports = self._inputs(inputs, own, where, parameters)
-            run, how = run_of(function, kind)
+            run, how = run_of(function, kind, sent, schema)
             made = Generative(function.__name__, run, how, window or Each(), sent, row_local, besides)
             self._declare(own, where, ports, made, given, schema)
             self._remember(function, own)
@@ -126,7 +128,7 @@ class Pipeline:
             besides = self._taking((function,), given, own, where)
             kind, parameters = self._inspect(function, own, where, besides)
             self._check_ports(sent, own, where)
-            run, how = run_of(function, kind)
+            run, how = run_of(function, kind, sent)
             made = Generative(function.__name__, run, how, window or Each(), sent, besides=besides)
             self._extend(own, made, parameters, where)
             return function
@@ -173,9 +175,12 @@ class Pipeline:
         schema = given.pop("schema", None)
         besides = self._taking((function,), self._besides(given, own, where), own, where)
         run, told = self._record_function(verb, function, own, where, besides)
+        declared = told if schema is None else schema
+        if isinstance(run, PerRecord):
+            run = replace(run, declared=types_of(declared, ("out",)).get("out", {}))
         ports = self._inputs((stream,), own, where, ("in",))
         made = Generative(verb, run, "arrow", Each(), ("out",), besides=besides)
-        return self._declare(own, where, ports, made, given, told if schema is None else schema)
+        return self._declare(own, where, ports, made, given, declared)
 
     def built(
         self,
@@ -285,7 +290,7 @@ class Pipeline:
         ports: dict[str, Port],
         generative: Generative,
         settings: Mapping[str, Any],
-        schema: "pa.Schema | Mapping[str, pa.Schema] | None",
+        schema: Declared,
     ) -> Stream:
         """Add an operator with one generative function; returns its first output."""
         late = late_function(generative, tuple(ports))
@@ -308,7 +313,7 @@ class Pipeline:
         outputs: Sequence[str] = ("out",),
         reads: Mapping[str, Connection] | None = None,
         writes: Mapping[str, Sink] | None = None,
-        schema: "pa.Schema | Mapping[str, pa.Schema] | None" = None,
+        schema: Declared = None,
         calls: Sequence[Callable[..., Any]] | None = None,
         **settings: Any,
     ) -> Stream:
@@ -433,14 +438,9 @@ class Pipeline:
             self._wrong(f"{name} could not move with {setting} as given; make it a number above zero", where)
         return settings
 
-    def _schemas(
-        self, schema: "pa.Schema | Mapping[str, pa.Schema] | None", sent: tuple[str, ...], where: str
-    ) -> Mapping[str, pa.Schema]:
-        if schema is None:
-            return {}
-        declared = {(sent or ("out",))[0]: schema} if isinstance(schema, pa.Schema) else schema
+    def _schemas(self, schema: Declared, sent: tuple[str, ...], where: str) -> Mapping[str, pa.Schema]:
         fixed_ones = {}
-        for port, one in declared.items():
+        for port, one in by_port(schema, sent).items():
             try:
                 fixed_ones[port] = fixed(one)
             except TypeRefused as refused:
@@ -510,11 +510,15 @@ def _hints(function: Any) -> dict[str, Any]:
         return dict(getattr(function, "__annotations__", {}))
 
 
-def run_of(function: Callable[..., Any], kind: str) -> tuple[Callable[..., Any], Style]:
+def run_of(
+    function: Callable[..., Any], kind: str, sent: tuple[str, ...], schema: Declared = None
+) -> tuple[Callable[..., Any], Style]:
     """Return what runs a function of some kind, and how."""
     if kind == "DataFrame":
         return function, "dataframe"
-    return OnPandas(function) if kind == "pandas" else function, "arrow"
+    if kind == "pandas":
+        return OnPandas(function, types_of(schema, sent), (sent or ("out",))[0]), "arrow"
+    return function, "arrow"
 
 
 def _outputs(functions: Sequence[Generative]) -> tuple[str, ...]:

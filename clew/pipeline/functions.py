@@ -1,7 +1,7 @@
-"""Functions that Clew brings along or wraps: pandas, SQL, unions, joins, aggregates."""
+"""Functions that Clew brings along or wraps: SQL, unions, joins, aggregates."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -14,62 +14,6 @@ from clew.pipeline.records import split
 
 How = Literal["inner", "left", "full"]
 _BOUNDS = ("window_start", "window_end")
-
-
-@dataclass(frozen=True)
-class OnPandas:
-    """Runs a function of pandas DataFrames on Arrow tables."""
-
-    function: Callable[..., Any]
-    #: In which form it takes lookups.
-    lookup_form: ClassVar[str] = "pandas"
-
-    def __call__(self, *tables: pa.Table, **given: Any) -> Any:
-        result = self.function(*map(to_pandas, tables), **given)
-        if isinstance(result, Mapping):
-            return {port: _all_from_pandas(frames) for port, frames in result.items()}
-        return _all_from_pandas(result)
-
-
-def to_pandas(table: pa.Table) -> Any:
-    """Return records as a pandas DataFrame, without loss: whole numbers and booleans with nulls stay what they are."""
-    import pandas as pd
-
-    nullable = {
-        pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype(),
-        pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(),
-    }  # fmt: skip
-    columns = {
-        name: column.to_pandas(types_mapper=nullable.get if column.null_count else None)
-        for name, column in zip(table.column_names, table.columns)
-    }
-    return pd.DataFrame(columns, columns=table.column_names)
-
-
-def _all_from_pandas(result: Any) -> Any:
-    if isinstance(result, list | tuple):
-        return [from_pandas(frame) for frame in result]
-    return None if result is None else from_pandas(result)
-
-
-def from_pandas(frame: Any) -> pa.Table:
-    """Return a pandas DataFrame as records."""
-    import pandas as pd
-
-    if not isinstance(frame, pd.DataFrame):
-        raise ClewError(f"the function returned {type(frame).__name__}; return a pandas DataFrame, or a dict by port")
-    if any(name is not None for name in frame.index.names):
-        # What was grouped by stands in the index; nobody means to lose it.
-        frame = frame.reset_index()
-    table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-    return table.cast(pa.schema([one.with_type(_microseconds(one.type)) for one in table.schema]))
-
-
-def _microseconds(kind: pa.DataType) -> pa.DataType:
-    """Return the type that pandas' nanoseconds are kept in; the cast refuses those that would be cut off."""
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return pa.timestamp("us", kind.tz)
-    return kind
 
 
 #: Views are named in one place for all threads of a session; the plan that SQL became no longer looks at them.

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from clew.errors import GraphError
+from clew.pipeline.columns import Types, typed
 from clew.pipeline.lookups import taken
 
 Verb = Literal["map", "flat_map", "filter"]
@@ -38,6 +39,8 @@ class PerRecord:
     function: Callable[..., Any]
     verb: Verb
     record: type | None = None
+    #: The types of columns of the result that are told by a declaration, or by who else knows them.
+    declared: Types = dataclasses.field(default_factory=dict)
     #: In which form it takes lookups.
     lookup_form: typing.ClassVar[str] = "records"
 
@@ -68,13 +71,26 @@ class PerRecord:
                 failed.append(error)
                 if stop:
                     break
-        return table.take(pa.array(kept, pa.int64())) if self.verb == "filter" else table_of(made), failed
+        return table.take(pa.array(kept, pa.int64())) if self.verb == "filter" else self._table(
+            made, table.schema
+        ), failed
+
+    def _table(self, made: Sequence[Mapping[str, Any]], given: pa.Schema) -> pa.Table:
+        """Make a table of results: a column has the type that was declared, or the one that it had before."""
+        return table_of(made, {**dict(zip(given.names, given.types)), **self.declared})
 
 
-def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Make a table of records, which may lack columns that others have."""
+def table_of(rows: Sequence[Mapping[str, Any]], types: Types | None = None) -> pa.Table:
+    """Make a table of records, which may lack columns that others have.
+
+    Records of an event have the types that are known of their columns, and new columns types that the next event's have
+    too. Without `types` they are all the records that there are, and their values tell.
+    """
     names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    if types is None:
+        return pa.table({name: pa.array(values) for name, values in columns.items()})
+    return pa.table({name: typed(name, values, types.get(name)) for name, values in columns.items()})
 
 
 def _row(result: Any) -> Mapping[str, Any]:

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from clew import Batch, Connection, Count, Pipeline, Session, Stream, Tumbling
 from clew.connectors import files, generator
 from clew.errors import ClewError, GraphError, GraphErrors, UserFunctionFailed
-from clew.pipeline.functions import Aggregate, Join, to_pandas
+from clew.pipeline.functions import Aggregate, Join
+from clew.pipeline.onpandas import OnPandas, to_pandas
 from clew.run import run, verify
 
 
@@ -244,8 +245,6 @@ def test_pandas_keeps_what_it_would_change() -> None:
     kept = pa.table({"n": [big, None], "flag": [True, None], "at": pa.array([1, None], pa.timestamp("us"))})
     frame = to_pandas(kept)
     assert frame["n"].iloc[0] == big
-    from clew.pipeline.functions import OnPandas
-
     assert OnPandas(lambda frame: frame)(kept) == kept
     made = OnPandas(lambda frame: pd.DataFrame({"at": pd.to_datetime(["2024-01-01T00:00:00.000001"])}))(kept)
     assert made.schema.field("at").type == pa.timestamp("us")
