@@ -201,10 +201,11 @@ class Pipeline:
         own = name or self.name_for(inputs[0], None, verb)
         names = ("in",) if len(inputs) == 1 else tuple(f"in{i + 1}" for i in range(len(inputs)))
         given = {"deterministic": True, **settings}
+        schema = given.pop("schema", None)
         besides = self._taking(calls, self._besides(given, own, where), own, where)
         made = Generative(verb, function, "arrow", window, outputs, besides=besides)
         ports = self._inputs(inputs, own, where, names)
-        return self._declare(own, where, ports, made, given, None)
+        return self._declare(own, where, ports, made, given, schema)
 
     def name_for(self, stream: Any, function: Any, verb: str) -> str:
         """Return the name of an operator that was given none: its function's, or one made of its input and its verb."""

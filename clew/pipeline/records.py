@@ -75,6 +75,10 @@ class PerRecord:
             made, table.schema
         ), failed
 
+    def passes(self, port: str, inputs: Sequence[str]) -> Sequence[str]:
+        """Return the inputs whose records leave by a port as they came."""
+        return inputs if self.verb == "filter" else ()
+
     def _table(self, made: Sequence[Mapping[str, Any]], given: pa.Schema) -> pa.Table:
         """Make a table of results: a column has the type that was declared, or the one that it had before."""
         return table_of(made, {**dict(zip(given.names, given.types)), **self.declared})
@@ -191,3 +195,7 @@ class Filter:
 
     def __call__(self, table: pa.Table) -> pa.Table:
         return table.filter(self.predicate)
+
+    def passes(self, port: str, inputs: Sequence[str]) -> Sequence[str]:
+        """Return the inputs whose records leave by a port as they came."""
+        return inputs
