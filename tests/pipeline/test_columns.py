@@ -1,5 +1,7 @@
 """The types that columns of a result get: those of the input, those that were declared, or lasting new ones."""
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clew import Connection, Pipeline, Stream
-from clew.connectors import cached, files, generator, http
+from clew.connectors import cached, files, generator, http, sqlite
 from clew.errors import ClewError, SchemaChanged
 from clew.pipeline.columns import typed
 from clew.pipeline.onpandas import OnPandas, to_pandas
@@ -286,6 +288,23 @@ def test_http_tells_what_its_answers_have() -> None:
     assert http("http://localhost/", schema=RATES).schema() == RATES
     assert cached(http("http://localhost/", schema=RATES), seconds=1).schema() == RATES
     assert http("http://localhost/").schema() is None
+
+
+def test_a_database_answers_with_the_types_that_are_declared_of_it(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "rates.db")) as database:
+        database.executescript("CREATE TABLE rates (n, rate); INSERT INTO rates VALUES (1, NULL), (2, 1.5), (3, 100)")
+    schema = pa.schema([("rate", pa.float64())])
+    numbers = (pipeline := Pipeline("types")).source(
+        "numbers", generator(lambda index: pa.table({"n": [index]}), 4), max_turn_events=1
+    )
+    rates = sqlite(tmp_path / "rates.db", schema=schema)
+
+    def query(record: dict[str, Any]) -> str | None:
+        return f"SELECT rate FROM rates WHERE n = {record['n']}" if record["n"] else None
+
+    found = ran(pipeline, numbers.enrich(rates, query, name="rated", max_turn_events=1), tmp_path)
+    assert [one["rate"][0].as_py() for one in found] == [None, None, 1.5, 100.0]
+    assert {one.schema.field("rate").type for one in found} == {pa.float64()}
 
 
 def test_a_schema_of_enrich_tells_the_columns_too(tmp_path: Path) -> None:
