@@ -193,6 +193,24 @@ class UserFunctionFailed(ClewError):
 
 
 @dataclass(eq=False)
+class OperatorFailed(ClewError):
+    """An operator can make nothing of what it was given, though no code of the user's raised."""
+
+    operator: str
+    events: str
+    reason: str
+    #: The record that it failed on, where it takes single records.
+    record: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.events}, {self.record}" if self.record else self.events
+        return (
+            f"operator {self.operator} failed on {where}: {self.reason}\n"
+            "mend that and run again: the run resumes at this event"
+        )
+
+
+@dataclass(eq=False)
 class NotPlaced(ClewError):
     """An operator cannot tell which Input Sets an event belongs to."""
 
@@ -316,6 +334,11 @@ class SourceFailed(ClewError):
 
     def __str__(self) -> str:
         return f"source {self.source}: {self.what}; {self.cure}"
+
+
+@dataclass(eq=False)
+class AnswerRefused(SourceFailed):
+    """A system answered a read action, once and for all, and not with records: what asked for them is to blame."""
 
 
 @dataclass(eq=False)

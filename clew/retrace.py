@@ -12,8 +12,8 @@ from clew.ids import WRITES, EventId, InputSetId, Port, writes_port
 from clew.lineage.steps import Connections, steps_back
 from clew.lineage.trace import Trace, backward, check, forward
 from clew.model.compare import rows_of, same_rows, shown_apart
-from clew.pipeline.functions import OnPandas
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
+from clew.pipeline.onpandas import OnPandas
 from clew.pipeline.records import PerRecord
 from clew.provenance.records import RecordTrace, records_back
 from clew.run import Log, engine_for, masked

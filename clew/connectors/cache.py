@@ -30,6 +30,9 @@ class Cached(Connection):
     def describe(self) -> str:
         return f"{self._connection.describe()}, remembered for {self._seconds:g} s"
 
+    def schema(self) -> pa.Schema | None:
+        return self._connection.schema()
+
     def read(self, action: str) -> pa.Table:
         memory = self._memories.setdefault(os.getpid(), _Memory())
         # Before it is asked: an answer is as old as its question.

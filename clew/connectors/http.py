@@ -11,7 +11,7 @@ import pyarrow as pa
 from clew.connectors.cures import before_the_sink
 from clew.connectors.httprequests import Answer, Endpoint, Headers, check_headers
 from clew.connectors.jsonvalues import decoded, encoded
-from clew.errors import GraphError, SinkFailed, SourceFailed
+from clew.errors import AnswerRefused, GraphError, SinkFailed, SourceFailed
 from clew.faultpoint import fault_point
 from clew.pipeline.contracts import Connection, RecordsHeld, Sink, WriteAction
 from clew.pipeline.location import caller
@@ -70,6 +70,9 @@ class Http(Connection, Sink):
         if not answer.done and answer.status != 404:
             raise self._refused(f"the check of write {action.name}", answer, "2xx or 404")
         return answer.done
+
+    def schema(self) -> pa.Schema | None:
+        return self.declared
 
     def read(self, action: str) -> pa.Table:
         return _table(self.endpoint, action, self.declared)
@@ -173,17 +176,18 @@ def _cure(answer: Answer) -> str:
 
 
 def _table(endpoint: Endpoint, action: str, schema: pa.Schema | None) -> pa.Table:
-    """Ask for records; raises SourceFailed."""
+    """Ask for records; raises SourceFailed, and AnswerRefused where it is what was asked for that gives none."""
     answer = _patiently(endpoint, action)
     asked = f"GET {action}" if action else "GET"
     if not answer.done:
         cure = f"{_LOOK}, and run again" if answer.temporary else f"{_cure(answer)}, and run again"
-        raise SourceFailed(f"http {endpoint.describe()}", f"{asked} got {answer.said}, expected 2xx", cure)
+        blamed = AnswerRefused if answer.refuses else SourceFailed
+        raise blamed(f"http {endpoint.describe()}", f"{asked} got {answer.said}, expected 2xx", cure)
     lines = any(sign in answer.type for sign in ("ndjson", "jsonl", "jsonlines"))
     try:
         return decoded(answer.content, lines=lines, schema=schema)
     except ValueError as error:
-        raise SourceFailed(
+        raise AnswerRefused(
             f"http {endpoint.describe()}", f"the answer to {asked} is not records in JSON ({error})",
             "ask for an object, an array of objects or one per line, and declare their types with schema=",
         ) from None  # fmt: skip
@@ -193,7 +197,7 @@ def _patiently(endpoint: Endpoint, action: str) -> Answer:
     try:
         place = endpoint.below(action)
     except ValueError as error:
-        raise SourceFailed(
+        raise AnswerRefused(
             f"http {endpoint.describe()}",
             f"GET {action!r} {error}",
             "give a path and a query below the URL, with urllib.parse.quote around what comes from data",

@@ -22,6 +22,8 @@ Headers = tuple[tuple[str, str], ...]
 LONGEST_WAIT = 30.0
 #: Besides 5xx: a time-out, a repeat that came while the first is still in work, too early, too many.
 _TEMPORARY = frozenset({408, 409, 425, 429})
+#: Answers to whoever asks so, whatever is asked for.
+_WHO_ASKS = frozenset({401, 407})
 _MOST_LOOKED_AT, _MOST_SAID = 10_000, 200
 #: A shorter word says nothing to anybody, and would be found everywhere in a text.
 _LEAST_SECRET = 4
@@ -48,6 +50,11 @@ class Answer:
     @property
     def temporary(self) -> bool:
         return not self.status or self.status in _TEMPORARY or self.status >= 500
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it is for good, and about what was asked for: not about who asks, nor where."""
+        return 400 <= self.status < 500 and not self.temporary and self.status not in _WHO_ASKS
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def _table(content: Any) -> pa.Table:
     if isinstance(content, list | tuple):
         return table_of(content)
     if _is_pandas(content):
-        from clew.pipeline.functions import from_pandas
+        from clew.pipeline.onpandas import from_pandas
 
         return from_pandas(content)
     return content

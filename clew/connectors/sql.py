@@ -180,12 +180,16 @@ class SqlConnection(Connection):
     """A database that operators read on the side; the action is a query."""
 
     dialect: Dialect
+    declared: pa.Schema | None = None
 
     def describe(self) -> str:
         return self.dialect.describe()
 
+    def schema(self) -> pa.Schema | None:
+        return self.declared
+
     def read(self, action: str) -> pa.Table:
-        return pa.concat_tables(tables(self.dialect, _bare(action), 10_000, None))
+        return pa.concat_tables(tables(self.dialect, _bare(action), 10_000, self.declared))
 
 
 @dataclass(frozen=True)
@@ -261,7 +265,7 @@ def declare(
     if table is not None:
         return SqlTable(dialect, table, (key,) if isinstance(key, str) else tuple(key or ()))
     if query is None:
-        return SqlConnection(dialect)
+        return SqlConnection(dialect, schema)
     source: Source = (
         SqlKeyset(dialect, _bare(query), unique, rows_per_event, schema)
         if unique is not None

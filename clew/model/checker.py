@@ -177,8 +177,8 @@ class Checker:
     def _works(
         self, spec: OperatorSpec, chunks: Iterator[tuple[Evidence, ...]], under_way: deque[Recompute]
     ) -> Iterator[Recompute]:
-        # Where nothing was ever sent, what was declared tells the columns.
-        inputs = {p: self._log.schema(sender) or self._graph.declared(sender) for p, sender in spec.inputs.items()}
+        # Where nothing was ever sent, the declaration may tell the columns.
+        inputs = {p: self._graph.schema(sender, self._log.schema) for p, sender in spec.inputs.items()}
         outputs = {port: self._log.schema(Port(spec.name, port)) for port in spec.outputs}
         known = {port: schema for port, schema in inputs.items() if schema is not None}
         sent = {port: schema for port, schema in outputs.items() if schema is not None}

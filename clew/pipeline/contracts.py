@@ -213,6 +213,10 @@ class Connection(ABC):
     def read(self, action: str) -> pa.Table:
         """Perform a side-effect read action; runs on an executor."""
 
+    def schema(self) -> pa.Schema | None:
+        """Return the columns that every answer has, where they are declared."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class WriteAction:

@@ -22,9 +22,10 @@ from clew.pipeline.arguments import (
     wrong_window,
 )
 from clew.pipeline.builtin import Numbered, Stamped
+from clew.pipeline.columns import Declared, by_port, types_of
 from clew.pipeline.contracts import Connection, Sink, Source
 from clew.pipeline.dependencies import read_depends
-from clew.pipeline.functions import OnPandas, Sql
+from clew.pipeline.functions import Sql
 from clew.pipeline.graph import (
     Capacity,
     Generative,
@@ -37,6 +38,7 @@ from clew.pipeline.graph import (
 )
 from clew.pipeline.location import caller
 from clew.pipeline.lookups import RESOURCES, Besides, Lookup, Setup, parameters_of
+from clew.pipeline.onpandas import OnPandas
 from clew.pipeline.operators import Operator
 from clew.pipeline.records import Filter, PerRecord, Verb, check_returns, record_type, schema_of
 from clew.pipeline.schema import fixed
@@ -88,7 +90,7 @@ class Pipeline:
         name: str | None = None,
         window: Window | None = None,
         outputs: Sequence[str] = ("out",),
-        schema: "pa.Schema | Mapping[str, pa.Schema] | None" = None,
+        schema: Declared = None,
         row_local: bool = False,
         **settings: Any,
     ) -> Callable[[Function], Function]:
@@ -111,7 +113,7 @@ class Pipeline:
             besides = self._taking((function,), self._besides(given, own, where), own, where)
             kind, parameters = self._inspect(function, own, where, besides)
             ports = self._inputs(inputs, own, where, parameters)
-            run, how = run_of(function, kind)
+            run, how = run_of(function, kind, sent, schema)
             formed = self.window_of(window, Each(), own, where)
             made = Generative(function.__name__, run, how, formed, sent, row_local, besides)
             self._declare(own, where, ports, made, given, schema)
@@ -147,7 +149,7 @@ class Pipeline:
             besides = self._taking((function,), given, own, where)
             kind, parameters = self._inspect(function, own, where, besides)
             self._check_ports(sent, own, where)
-            run, how = run_of(function, kind)
+            run, how = run_of(function, kind, sent)
             formed = self.window_of(window, Each(), own, where)
             made = Generative(function.__name__, run, how, formed, sent, besides=besides)
             self._extend(own, made, parameters, where)
@@ -201,9 +203,12 @@ class Pipeline:
         schema = given.pop("schema", None)
         besides = self._taking((function,), self._besides(given, own, where), own, where)
         run, told = self._record_function(verb, function, own, where, besides)
+        declared = told if schema is None else schema
+        if isinstance(run, PerRecord):
+            run = replace(run, declared=types_of(declared, ("out",)).get("out", {}))
         ports = self._inputs((stream,), own, where, ("in",))
         made = Generative(verb, run, "arrow", Each(), ("out",), besides=besides)
-        return self._declare(own, where, ports, made, given, told if schema is None else schema)
+        return self._declare(own, where, ports, made, given, declared)
 
     def built(
         self,
@@ -225,11 +230,12 @@ class Pipeline:
         own = name or self.name_for(inputs[0], None, verb)
         names = ("in",) if len(inputs) == 1 else tuple(f"in{i + 1}" for i in range(len(inputs)))
         given = {**({} if calls else {"deterministic": True}), **settings}
+        schema = given.pop("schema", None)
         besides = self._taking(calls, self._besides(given, own, where), own, where)
         formed = self.window_of(window, Each(), own, where)
         made = Generative(verb, function, "arrow", formed, outputs, besides=besides)
         ports = self._inputs(inputs, own, where, names)
-        return self._declare(own, where, ports, made, given, None, built_in=not calls)
+        return self._declare(own, where, ports, made, given, schema, built_in=not calls)
 
     def settings_apart(
         self, given: Mapping[str, Any], settings: Mapping[str, Any] | None = None
@@ -338,7 +344,7 @@ class Pipeline:
         ports: dict[str, Port],
         generative: Generative,
         settings: Mapping[str, Any],
-        schema: "pa.Schema | Mapping[str, pa.Schema] | None",
+        schema: Declared,
         built_in: bool = False,
     ) -> Stream:
         """Add an operator with one generative function; returns its first output."""
@@ -362,7 +368,7 @@ class Pipeline:
         outputs: Sequence[str] = ("out",),
         reads: Mapping[str, Connection] | None = None,
         writes: Mapping[str, Sink] | None = None,
-        schema: "pa.Schema | Mapping[str, pa.Schema] | None" = None,
+        schema: Declared = None,
         calls: Sequence[Callable[..., Any]] | None = None,
         **settings: Any,
     ) -> Stream:
@@ -521,14 +527,9 @@ class Pipeline:
             self._wrong(f"{name} could not move with {setting} as given; make it a number above zero", where)
         return settings
 
-    def _schemas(
-        self, schema: "pa.Schema | Mapping[str, pa.Schema] | None", sent: tuple[str, ...], where: str
-    ) -> Mapping[str, pa.Schema]:
-        if schema is None:
-            return {}
-        declared = {(sent or ("out",))[0]: schema} if isinstance(schema, pa.Schema) else schema
+    def _schemas(self, schema: Declared, sent: tuple[str, ...], where: str) -> Mapping[str, pa.Schema]:
         fixed_ones = {}
-        for port, one in declared.items():
+        for port, one in by_port(schema, sent).items():
             try:
                 fixed_ones[port] = fixed(one)
             except TypeRefused as refused:
@@ -600,11 +601,15 @@ def _hints(function: Any) -> dict[str, Any]:
         return dict(getattr(function, "__annotations__", {}))
 
 
-def run_of(function: Callable[..., Any], kind: str) -> tuple[Callable[..., Any], Style]:
+def run_of(
+    function: Callable[..., Any], kind: str, sent: tuple[str, ...], schema: Declared = None
+) -> tuple[Callable[..., Any], Style]:
     """Return what runs a function of some kind, and how."""
     if kind == "DataFrame":
         return function, "dataframe"
-    return OnPandas(function) if kind == "pandas" else function, "arrow"
+    if kind == "pandas":
+        return OnPandas(function, types_of(schema, sent), (sent or ("out",))[0]), "arrow"
+    return function, "arrow"
 
 
 def _outputs(functions: Sequence[Generative]) -> tuple[str, ...]:

@@ -1,12 +1,13 @@
-"""Functions that Clew brings along or wraps: pandas, SQL, unions, joins, aggregates."""
+"""Functions that Clew brings along or wraps: SQL, unions, joins, aggregates."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from clew.errors import ClewError, GraphError
 from clew.pipeline.location import caller
@@ -14,62 +15,6 @@ from clew.pipeline.records import split
 
 How = Literal["inner", "left", "full"]
 _BOUNDS = ("window_start", "window_end")
-
-
-@dataclass(frozen=True)
-class OnPandas:
-    """Runs a function of pandas DataFrames on Arrow tables."""
-
-    function: Callable[..., Any]
-    #: In which form it takes lookups.
-    lookup_form: ClassVar[str] = "pandas"
-
-    def __call__(self, *tables: pa.Table, **given: Any) -> Any:
-        result = self.function(*map(to_pandas, tables), **given)
-        if isinstance(result, Mapping):
-            return {port: _all_from_pandas(frames) for port, frames in result.items()}
-        return _all_from_pandas(result)
-
-
-def to_pandas(table: pa.Table) -> Any:
-    """Return records as a pandas DataFrame, without loss: whole numbers and booleans with nulls stay what they are."""
-    import pandas as pd
-
-    nullable = {
-        pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype(),
-        pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(),
-    }  # fmt: skip
-    columns = {
-        name: column.to_pandas(types_mapper=nullable.get if column.null_count else None)
-        for name, column in zip(table.column_names, table.columns)
-    }
-    return pd.DataFrame(columns, columns=table.column_names)
-
-
-def _all_from_pandas(result: Any) -> Any:
-    if isinstance(result, list | tuple):
-        return [from_pandas(frame) for frame in result]
-    return None if result is None else from_pandas(result)
-
-
-def from_pandas(frame: Any) -> pa.Table:
-    """Return a pandas DataFrame as records."""
-    import pandas as pd
-
-    if not isinstance(frame, pd.DataFrame):
-        raise ClewError(f"the function returned {type(frame).__name__}; return a pandas DataFrame, or a dict by port")
-    if any(name is not None for name in frame.index.names):
-        # What was grouped by stands in the index; nobody means to lose it.
-        frame = frame.reset_index()
-    table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-    return table.cast(pa.schema([one.with_type(_microseconds(one.type)) for one in table.schema]))
-
-
-def _microseconds(kind: pa.DataType) -> pa.DataType:
-    """Return the type that pandas' nanoseconds are kept in; the cast refuses those that would be cut off."""
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return pa.timestamp("us", kind.tz)
-    return kind
 
 
 #: Views are named in one place for all threads of a session; the plan that SQL became no longer looks at them.
@@ -97,6 +42,10 @@ class Union:
     def __call__(self, *tables: pa.Table) -> pa.Table | None:
         return next((table for table in tables if table.num_rows), None)
 
+    def passes(self, port: str, inputs: Sequence[str]) -> Sequence[str]:
+        """Return the inputs whose records leave by a port as they came."""
+        return inputs
+
 
 @dataclass(frozen=True)
 class Branch:
@@ -108,6 +57,10 @@ class Branch:
 
     def __call__(self, table: pa.Table, **given: Any) -> dict[str, pa.Table]:
         return dict(split(table, self.predicates, self.rest, given))
+
+    def passes(self, port: str, inputs: Sequence[str]) -> Sequence[str]:
+        """Return the inputs whose records leave by a port as they came."""
+        return inputs
 
 
 @dataclass(frozen=True)
@@ -124,13 +77,39 @@ class Aggregate:
     def __call__(self, table: pa.Table) -> pa.Table:
         self._check(table)
         keys = [*(name for name in _BOUNDS if name in table.column_names), *self.by]
-        asked = [([] if how == "count_all" else column, how) for column, how in self.columns.values()]
         # Arrow's own order of groups, and the last digits of its floats, depend on how the records are cut into chunks.
         # Who computes this again may have other chunks: so they become one, and groups come as their first records do.
-        placed = table.combine_chunks().append_column(_PLACE, _places(table.num_rows))
-        made = placed.group_by(keys, use_threads=False).aggregate([*asked, (_PLACE, "min")])
-        made = made.rename_columns([*keys, *self.columns, _PLACE])
-        return made.sort_by(_PLACE).drop_columns([_PLACE])
+        given = table.combine_chunks()
+        computed = [name for name, (_, how) in self.columns.items() if how not in _BY_PLACE]
+        asked = [*map(self._asked, computed), (_PLACE, "min"), (_PLACE, "max")]
+        placed = self._widened(given, computed).append_column(_PLACE, _places(table.num_rows))
+        made = placed.group_by(keys, use_threads=False).aggregate(asked)
+        made = made.rename_columns([*keys, *map(_own, computed), *_BY_PLACE.values()]).sort_by(_BY_PLACE["first"])
+        columns = [*(made[name] for name in keys), *(self._column(name, made, given) for name in self.columns)]
+        return pa.Table.from_arrays(columns, [*keys, *self.columns])
+
+    def _asked(self, name: str) -> tuple[Any, str, Any]:
+        """Return what Arrow is asked for so that it computes what the word means in Spark."""
+        how = self.columns[name][1]
+        return [] if how == "count_all" else _own(name), how, _OPTIONS.get(how)
+
+    def _widened(self, table: pa.Table, computed: Sequence[str]) -> pa.Table:
+        """Add what is aggregated: decimals that a mean is asked of have the digits that it needs."""
+        for name in computed:
+            column, how = self.columns[name]
+            if how != "count_all":
+                kind = _mean_of(table, column) if how == "mean" else None
+                wide = table[column] if kind is None else table[column].cast(pa.decimal128(38, kind.scale))
+                table = table.append_column(_own(name), wide)
+        return table
+
+    def _column(self, name: str, made: pa.Table, given: pa.Table) -> pa.ChunkedArray:
+        """Return a column of the result; a record that is the first or last of its group may have null there."""
+        column, how = self.columns[name]
+        if how in _BY_PLACE:
+            return given[column].take(made[_BY_PLACE[how]])
+        kind = _mean_of(given, column) if how == "mean" else None
+        return made[_own(name)] if kind is None else made[_own(name)].cast(kind)
 
     def _check(self, table: pa.Table) -> None:
         aggregated = [column for column, how in self.columns.values() if how != "count_all"]
@@ -142,6 +121,24 @@ class Aggregate:
                         f"operator {self.operator} is to {what} column {column}, which {self.of} does not have; name "
                         f"one of its columns in aggregate(...): {have}"
                     )
+
+
+def _mean_of(table: pa.Table, column: str) -> pa.DataType | None:
+    """Return the type that Spark gives a mean of decimals: with four digits more than they have."""
+    kind = table.schema.field(column).type
+    return pa.decimal128(min(kind.precision + 4, 38), min(kind.scale + 4, 38)) if pt.is_decimal(kind) else None
+
+
+#: Spark's are those of a sample, Arrow's those of the population.
+_OPTIONS = {"stddev": pc.VarianceOptions(ddof=1), "variance": pc.VarianceOptions(ddof=1)}
+
+#: What is the value of one record of a group, and the column with that record's place. Arrow would pass over nulls.
+_BY_PLACE = {"first": "_clew_place_first", "last": "_clew_place_last"}
+
+
+def _own(name: str) -> str:
+    """Name a column while it is computed: whatever people call theirs, it is another one."""
+    return f"_clew_made_{name}"
 
 
 #: The column by which groups keep the order of their first records.

@@ -61,6 +61,9 @@ class _Pass:
     def __call__(self, *tables: pa.Table) -> dict[str, pa.Table]:
         return dict(zip(self.ports, tables))
 
+    def passes(self, port: str, inputs: Sequence[str]) -> Sequence[str]:
+        return [inputs[self.ports.index(port)]]
+
 
 @dataclass(frozen=True)
 class Capacity:
@@ -157,6 +160,12 @@ class OperatorSpec:
         """What it is, part by part, so that a change can be told."""
         return version_of(self)
 
+    def passed(self, port: str) -> tuple[Port, ...]:
+        """Return the senders whose records leave by an output port as they came, with no column more or less."""
+        function = next((f for f in self.functions if port in f.outputs), None)
+        passes = None if function is None else getattr(function.run, "passes", None)
+        return () if passes is None else tuple(self.inputs[name] for name in passes(port, tuple(self.inputs)))
+
     def function(self, name: str) -> Generative:
         return next(f for f in self.functions if f.name == name)
 
@@ -194,10 +203,21 @@ class Graph:
     def receivers(self, sender: Port) -> tuple[Port, ...]:
         return tuple(link.receiver for link in self.links if link.sender == sender)
 
-    def declared(self, port: Port) -> pa.Schema | None:
-        """Return the schema that was declared for an output port."""
-        schema = self.operators[port.operator].schemas.get(port.name)
-        return None if schema is None else fixed(schema)
+    def schema(self, port: Port, logged: Callable[[Port], pa.Schema | None]) -> pa.Schema | None:
+        """Return the schema of an output port, also of one that has sent nothing yet, where it is known.
+
+        It is the one that the log has, the one that was declared, or that of the records that the port passes on.
+        """
+        found = logged(port)
+        if found is not None:
+            return found
+        spec = self.operators[port.operator]
+        if port.name in spec.schemas:
+            return fixed(spec.schemas[port.name])
+        passed = [self.schema(sender, logged) for sender in spec.passed(port.name)]
+        known = [schema for schema in passed if schema is not None]
+        # Inputs that differ tell nothing: the port's schema will be that of its first event.
+        return known[0] if known and all(schema == known[0] for schema in known) else None
 
     @cached_property
     def declared_untyped(self) -> frozenset[str]:

@@ -38,7 +38,7 @@ class Content:
 
     @cached_property
     def pandas(self) -> Any:
-        from clew.pipeline.functions import to_pandas
+        from clew.pipeline.onpandas import to_pandas
 
         return to_pandas(self.table)
 

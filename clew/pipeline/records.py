@@ -3,7 +3,7 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from clew.errors import GraphError
+from clew.pipeline.columns import Types
 from clew.pipeline.lookups import taken
 from clew.pipeline.predicates import filtered
 from clew.pipeline.shapes import shaped
@@ -40,6 +41,8 @@ class PerRecord:
     function: Callable[..., Any]
     verb: Verb
     record: type | None = None
+    #: The types of columns of the result that are told by a declaration, or by who else knows them.
+    declared: Types = dataclasses.field(default_factory=dict)
     #: In which form it takes lookups.
     lookup_form: typing.ClassVar[str] = "records"
 
@@ -86,12 +89,17 @@ class PerRecord:
         if self.verb == "filter":
             kept = table.take(pa.array(places, pa.int64()))
         else:
-            kept, refused = shaped(made, places, schema)
+            before = dict(zip(table.schema.names, table.schema.types))
+            kept, refused = shaped(made, places, schema, {**before, **self.declared})
             failed |= refused
         for index, failure in failed.items():
             # Who reports the failure names the record; the traceback stays the user's.
             failure.__clew_record__ = (index, rows[index])  # type: ignore[attr-defined]
         return kept, [failed[index] for index in sorted(failed)]
+
+    def passes(self, port: str, inputs: Sequence[str]) -> Sequence[str]:
+        """Return the inputs whose records leave by a port as they came."""
+        return inputs if self.verb == "filter" else ()
 
 
 def _row(result: Any) -> Mapping[str, Any]:
@@ -192,3 +200,7 @@ class Filter:
 
     def __call__(self, table: pa.Table) -> pa.Table:
         return filtered(table, self.predicate)
+
+    def passes(self, port: str, inputs: Sequence[str]) -> Sequence[str]:
+        """Return the inputs whose records leave by a port as they came."""
+        return inputs

@@ -1,48 +1,60 @@
 """How records that a function returned become a table of their port's schema, and which of them cannot."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
 from clew.errors import ClewError, RecordRefused
+from clew.pipeline.columns import Types, is_of, lasting, typed
 from clew.pipeline.schema import fits, normalise
 
 Row = Mapping[str, Any]
+
+#: Nothing is known of any column.
+NO_TYPES: Types = MappingProxyType({})
 
 #: How Arrow, Python and Clew say that values are not of a type.
 _NOT_SO = (ClewError, pa.ArrowException, ValueError, TypeError, OverflowError)
 _WHOLE = frozenset({pa.lib.Type_INT8, pa.lib.Type_INT16, pa.lib.Type_INT32, pa.lib.Type_INT64})
 
 
-def table_of(rows: Sequence[Row]) -> pa.Table:
-    """Make a table of records, which may lack columns that others have."""
+def table_of(rows: Sequence[Row], types: Types | None = None) -> pa.Table:
+    """Make a table of records, which may lack columns that others have.
+
+    Records of an event have the types that are known of their columns, and new columns types that the next event's have
+    too. Without `types` they are all the records that there are, and their values tell.
+    """
     names = _names(rows)
     for name in names:
         if not isinstance(name, str):
             # Arrow would take its text for the name.
             raise TypeError(f"{name!r} cannot name a column; use text")
-    return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    if types is None:
+        return pa.table({name: pa.array(values) for name, values in columns.items()})
+    return pa.table({name: typed(name, values, types.get(name)) for name, values in columns.items()})
 
 
 def shaped(
-    rows: Sequence[Row], places: Sequence[int], schema: pa.Schema | None
+    rows: Sequence[Row], places: Sequence[int], schema: pa.Schema | None, types: Types = NO_TYPES
 ) -> tuple[pa.Table, dict[int, RecordRefused]]:
     """Return records as a table of the port's schema, without those that it cannot carry, and why it cannot.
 
     `places` tells of each row which record it was made of; where one row is refused, so are all of its record. Without
-    a schema the types that most of the records have are the ones that count.
+    a schema the types that are known of columns count, and of new ones those that most of the records have.
     """
     try:
-        return _together(rows, schema), {}
+        return _together(rows, schema, types), {}
     except _NOT_SO:
         # Nothing is looked at record by record unless something is wrong.
-        return _apart(rows, places, _likely(rows) if schema is None else schema)
+        return _apart(rows, places, _likely(rows, types) if schema is None else schema)
 
 
-def _together(rows: Sequence[Row], schema: pa.Schema | None) -> pa.Table:
+def _together(rows: Sequence[Row], schema: pa.Schema | None, types: Types) -> pa.Table:
     if schema is None:
-        return normalise(table_of(rows))
+        return normalise(table_of(rows, types))
     for name in _names(rows):
         _check_known(name, schema)
     columns = [_column([row.get(field.name) for row in rows], field) for field in schema]
@@ -118,10 +130,17 @@ def _normal(values: pa.Array) -> pa.Array:
     return normalise(pa.table({"values": values})).column(0).combine_chunks()
 
 
-def _likely(rows: Sequence[Row]) -> pa.Schema:
+def _likely(rows: Sequence[Row], types: Types) -> pa.Schema:
     """Return the schema that most of the records have, column by column."""
     names = [name for name in _names(rows) if isinstance(name, str) and name]
-    return pa.schema([(name, _commonest(row.get(name) for row in rows)) for name in names])
+    return pa.schema([(name, _kind([row.get(name) for row in rows], types.get(name))) for name in names])
+
+
+def _kind(values: Sequence[Any], known: pa.DataType | None) -> pa.DataType:
+    """Return the type that is known, unless most values are of another."""
+    if known is not None and 2 * sum(is_of(value, known) for value in values) >= len(values):
+        return known
+    return lasting(_commonest(values))
 
 
 def _commonest(values: Iterable[Any]) -> pa.DataType:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from clew.ids import Port
 from clew.pipeline.arguments import is_predicate, join_columns, wrong_predicate
 from clew.pipeline.builtin import Enriched, Numbered, Stamped
+from clew.pipeline.columns import types_of
 from clew.pipeline.contracts import Connection, Sink
 from clew.pipeline.functions import Aggregate, Branch, How, Join, Union, aggregations
 from clew.pipeline.windows import Each, Window
@@ -106,13 +107,15 @@ class Stream:
 
         `ask` returns the read action of a record, or None for a record that needs none; records of one event that ask
         the same ask once. The answer's first row is added to the record, unless `add(record, answer)` says otherwise.
+        Its columns have the types that the connection declares, and are null for records that do not ask.
         Answers are logged, so nobody is asked again after a crash.
         """
         own = name or self._declaring.name_for(self, ask, "enrich")
         calls = [ask, *([] if add is None else [add])]
-        return self._declaring.general(
-            own, Enriched(ask, add), self, reads={"asked": connection}, calls=calls, **settings
-        )
+        answers = connection.schema() if isinstance(connection, Connection) else None
+        declared = types_of(settings.get("schema"), ("out",)).get("out")
+        enriched = Enriched(ask, add, answers, declared)
+        return self._declaring.general(own, enriched, self, reads={"asked": connection}, calls=calls, **settings)
 
     def number(self, column: str, *, start: int = 1, name: str | None = None, **settings: Any) -> "Stream":
         """Number the records in the order in which they are taken."""

@@ -12,7 +12,7 @@ from typing import Any
 from clew.errors import GraphChanged, SetupFailed
 from clew.ids import InputSetId, Port
 from clew.pipeline.graph import Graph, OperatorSpec
-from clew.pipeline.schema import apart, from_bytes
+from clew.pipeline.schema import apart, fixed, from_bytes
 from clew.protocol.log.context import fresh
 from clew.protocol.step import (
     BeginAfter,
@@ -87,7 +87,7 @@ def is_as_it_was(
     parts = {name: version["parts"] for name, version in versions.items()}
     if declared != links or parts != {name: dict(spec.version) for name, spec in graph.operators.items()}:
         return False
-    return not any(_schemas(graph, spec, schema) for spec in graph.operators.values())
+    return not any(_schemas(spec, schema) for spec in graph.operators.values())
 
 
 def compare(
@@ -102,7 +102,7 @@ def compare(
         if spec.name in logged.operators:
             found += _parts(spec, logged, used)
             found += _connections(spec, logged.of(spec.name))
-            found += [] if logged.of(spec.name).flushed else _schemas(graph, spec, schema)
+            found += [] if logged.of(spec.name).flushed else _schemas(spec, schema)
     found += _removed(graph, logged)
     return tuple(found)
 
@@ -151,13 +151,13 @@ def _parts(spec: OperatorSpec, logged: Logged, used: Used) -> Iterator[Finding]:
         yield Finding(spec.name, fact, part="code")
 
 
-def _schemas(graph: Graph, spec: OperatorSpec, schema: Kept) -> list[Finding]:
+def _schemas(spec: OperatorSpec, schema: Kept) -> list[Finding]:
     """Tell which output ports are declared otherwise than the log has fixed them."""
     found = []
-    for name in spec.schemas:
+    for name, declared in spec.schemas.items():
         port = Port(spec.name, name)
-        declared, kept = graph.declared(port), schema(port)
-        differs = None if declared is None or kept is None else apart(declared, from_bytes(kept))
+        kept = schema(port)
+        differs = None if kept is None else apart(fixed(declared), from_bytes(kept))
         if differs is not None:
             column, now, was = differs
             fact = f"{port}: column {column} is declared as {now}, but the run has fixed it to {was}, and a port keeps"

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from clew import trace
 from clew.errors import (
+    AnswerRefused,
     BodyDamaged,
     ClewError,
     EngineFailed,
@@ -228,7 +229,7 @@ class OperatorRunner(Runner):
 
     def _run(self, plan: Update, closed: Sequence[InputSet], clock: Clock) -> list[Productions | Failure]:
         turn = plan.context.turn
-        inputs = self.schemas(dict(self.spec.inputs))
+        inputs = self.input_schemas()
         place = self.place(turn)
         work = [
             SetWork(s.number, s.label[0], s.label[1], parts, deepcopy(s.state), s.only, self._mode(s))
@@ -343,7 +344,7 @@ class OperatorRunner(Runner):
             return False
         if not isinstance(failed, Failure):
             failed = Failure(culprit.number, type(failed).__name__, str(failed), "")
-        if isinstance(failed.error, _NOT_THE_DATA):
+        if isinstance(failed.error, _NOT_THE_DATA) and not isinstance(failed.error, AnswerRefused):
             return False
         if failed.record is not None and culprit.number not in self._sifted:
             self._sifted.add(culprit.number)

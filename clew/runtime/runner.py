@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from clew import trace
-from clew.errors import ClewError, UserFunctionFailed
+from clew.errors import AnswerRefused, ClewError, OperatorFailed, UserFunctionFailed
 from clew.faultpoint import fault_point
 from clew.ids import Capture, Port
 from clew.pipeline.graph import Graph, OperatorSpec
+from clew.pipeline.schema import from_bytes, to_bytes
 from clew.protocol.log.alg7_output import recover_output
 from clew.protocol.log.context import Context, fresh
 from clew.protocol.step import FixSchema, SetOperator, Step
@@ -113,6 +116,19 @@ class Runner(ABC):
         windows = self.context.state.values() if self.spec.general is None else ()
         return sum(own.get("late", 0) for own in windows)
 
+    def input_schemas(self) -> dict[str, bytes]:
+        """Return the schemas of the input ports, also of those on which nothing has come, as far as they are known."""
+        found = self.schemas(dict(self.spec.inputs))
+        for name, sender in self.spec.inputs.items():
+            known = None if name in found else self.around.graph.schema(sender, self._logged)
+            if known is not None:
+                found[name] = to_bytes(known)
+        return found
+
+    def _logged(self, port: Port) -> pa.Schema | None:
+        schema = self._schema(port)
+        return None if schema is None else from_bytes(schema)
+
     def output_schemas(self) -> dict[str, bytes]:
         return self.schemas({port: Port(self.spec.name, port) for port in self.spec.outputs})
 
@@ -131,9 +147,12 @@ class Runner(ABC):
 
     def failed(self, failure: Failure, about: str, attempts: int) -> ClewError:
         """Return the error that a user should see for a failure in a task."""
+        record = "" if failure.record is None else f"record {failure.record[0]} {failure.record[1]}"
+        if type(failure.error) in (ClewError, AnswerRefused):
+            # It says what is wrong, and not where.
+            return OperatorFailed(self.spec.name, about, failure.message, record)
         if failure.error is not None and failure.record is None:
             return failure.error
-        record = "" if failure.record is None else f"record {failure.record[0]} {failure.record[1]}"
         return UserFunctionFailed(
             self.spec.name, about, failure.kind, failure.message, failure.frames, attempts, record
         )

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from clew.errors import (
+    AnswerRefused,
     BodyDamaged,
     ClewError,
     HookFailed,
@@ -40,6 +41,9 @@ from clew.runtime.bodies import BodyPlace, load
 from clew.runtime.codec import decode, decode_stream, encode, encode_stream
 from clew.runtime.lookups import content
 from clew.runtime.tracebacks import own_frames
+
+#: Failures that are about neither the records nor the code.
+_OUTSIDE = (BodyDamaged, StoreFailed, SourceFailed, SinkFailed, StaleWriter, HookFailed)
 
 #: The schemas that ports are fixed to, as the log has them, by port name.
 Schemas = Mapping[str, bytes]
@@ -91,6 +95,7 @@ class GenerateTask:
     """Generate the Output Sets of some Input Sets, one after the other."""
 
     place: BodyPlace
+    #: Those of the input ports, also where nothing was received yet, as far as they are known.
     inputs: Schemas
     outputs: Schemas
     sets: tuple[SetWork, ...]
@@ -317,9 +322,9 @@ class _Generation:
         """Yield each port's records, cut to what belongs to the Input Set."""
         window = self._spec.function(work.function).window
         for port in self._spec.inputs:
-            schema = self._inputs.get(port) or self._graph.declared(self._spec.inputs[port])
+            schema = self._inputs.get(port)
             if schema is None:
-                # Nothing was ever received there, so its columns are not known.
+                # Nothing was ever received there, and its columns are not known.
                 yield pa.table({})
                 continue
             own = [(event.id.number, event.table) for event in events if event.port == port]
@@ -589,7 +594,7 @@ def _tables(root: str | None, parts: Sequence[tuple[bytes | None, tuple[Bodies, 
 
 def failure(error: Exception, number: InputSetId | None = None) -> Failure:
     """Describe an exception by its type, its message and the user's own frames."""
-    if isinstance(error, BodyDamaged | StoreFailed | SourceFailed | SinkFailed | StaleWriter | HookFailed):
+    if isinstance(error, _OUTSIDE) and not isinstance(error, AnswerRefused):
         return Failure(number, type(error).__name__, str(error), "", error)
     frames = own_frames(error)
     # A ClewError without frames of the user's is about the data or the declaration: it says all there is to say.

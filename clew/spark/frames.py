@@ -9,7 +9,7 @@ import os
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from textwrap import indent
 from typing import Any, TypeVar
@@ -100,11 +100,20 @@ def generate_frames(
         if type(error).__module__.startswith("py4j") or not is_alive(spark):
             # Spark's own failure, or its end, and not the function's; a dead JVM shows as a refused connection.
             raise
-        return [described(error, numbers[0], spec.name)]
+        return [_with_unknown_inputs(described(error, numbers[0], spec.name), spec, task)]
     broken = next((part.failure for part in stored if part.failure is not None), None)
     if broken is not None:
         return [Failure(numbers[0], broken.kind, broken.message, broken.frames, broken.error)]
     return [_productions(spec, function, numbers, stored)]
+
+
+def _with_unknown_inputs(told: Failure, spec: OperatorSpec, task: GenerateTask) -> Failure:
+    """Say of which inputs a function that failed had no columns to find."""
+    unknown = [sender.operator for port, sender in spec.inputs.items() if port not in task.inputs]
+    if not unknown:
+        return told
+    why = f"nothing has come from {' and '.join(unknown)} yet, so its columns are not known; declare its schema="
+    return replace(told, message=f"{told.message} ({why})")
 
 
 def computed_once(spark: SparkSession, job: Job, compute: Callable[[], T]) -> T:
@@ -159,7 +168,7 @@ def _frame(
 ) -> DataFrame:
     """Return the records received on a port as a DataFrame that executors decode."""
     if port not in task.inputs:
-        # Nothing was ever received there, so its columns are not known.
+        # Nothing was ever received there, and its columns are not known.
         return spark.createDataFrame([], StructType([]))
     window = function.window
     schema = window.extend(from_bytes(task.inputs[port]))

@@ -14,7 +14,7 @@ import pytest
 from clew import faultpoint
 from clew.connectors import http
 from clew.connectors.httprequests import LONGEST_WAIT
-from clew.errors import GraphError, SinkFailed, SourceFailed
+from clew.errors import AnswerRefused, GraphError, SinkFailed, SourceFailed
 from clew.faultpoint import CrashInjected
 from clew.pipeline.contracts import WriteAction
 from tests.connectors.http_server import Page, Server, serving
@@ -372,7 +372,7 @@ def test_an_answer_that_is_no_records_is_refused_with_its_cure(server: Server, b
     server.pages["/x"] = Page(body)
     cure = "ask for an object, an array of objects or one per line, and declare their types with schema="
     match = rf"source http .*: the answer to GET x is not records in JSON \({what}.*\); {cure}$"
-    with pytest.raises(SourceFailed, match=match):
+    with pytest.raises(AnswerRefused, match=match):
         http(server.url(""), schema=schema).read("x")
 
 
@@ -380,14 +380,14 @@ def test_an_answer_that_is_no_records_is_refused_with_its_cure(server: Server, b
     "action", ["http://127.0.0.1:1/x", "//127.0.0.1:1/x", "../admin", "/a/%2e%2e/%2E./admin", "file:/etc/passwd"]
 )
 def test_an_action_cannot_lead_away(server: Server, action: str):
-    with pytest.raises(SourceFailed, match="leads away from there; give a path and a query below the URL"):
+    with pytest.raises(AnswerRefused, match="leads away from there; give a path and a query below the URL"):
         http(server.url("/v1")).read(action)
     assert server.asked == []
 
 
 @pytest.mark.parametrize("action", ["/x?name=C#", "/x?name=a\nb", "/x\x00"])
 def test_nothing_of_an_action_is_cut_off_in_silence(server: Server, action: str):
-    with pytest.raises(SourceFailed, match=r"holds what no address can hold; .*urllib\.parse\.quote"):
+    with pytest.raises(AnswerRefused, match=r"holds what no address can hold; .*urllib\.parse\.quote"):
         http(server.url("/v1")).read(action)
     assert server.asked == []
 
@@ -412,6 +412,18 @@ def test_a_read_is_tried_again_where_that_may_help(server: Server):
     with pytest.raises(SourceFailed, match=r"GET x got 502 Bad Gateway, expected 2xx; check that the server runs"):
         http(server.url("")).read("x")
     assert len(server.asked) == 6
+
+
+@pytest.mark.parametrize(
+    ("status", "blamed"),
+    [(400, True), (403, True), (404, True), (410, True), (422, True), (301, False), (401, False), (407, False)],
+)
+def test_an_answer_for_good_is_about_what_was_asked_for_or_about_who_asks(server: Server, status: int, blamed: bool):
+    server.pages["/x"] = Page("no", status)
+    with pytest.raises(SourceFailed) as failed:
+        http(server.url("")).read("x")
+    assert isinstance(failed.value, AnswerRefused) == blamed
+    assert len(server.asked) == 1
 
 
 def test_a_read_without_an_answer_says_so():

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from clew import Context, InputSet, Operator, Pipeline, cached, files, generator, http
-from clew.errors import SinkFailed, SourceFailed
+from clew.errors import OperatorFailed, SinkFailed, SourceFailed, UserFunctionFailed
 from clew.faultpoint import arm
 from clew.pipeline.contracts import Connection, Sink
-from clew.run import Log, Policy, run, verify
+from clew.run import Log, Policy, quarantine_of, run, verify
 from clew.runtime import writes
 from tests.connectors.http_server import Page, Server, serving
 
@@ -270,13 +270,51 @@ def test_a_remembered_answer_is_logged_with_every_output_set_that_used_it(server
 
 def test_a_read_that_fails_stops_the_run_with_its_cure_and_the_next_one_goes_on(server: Server, tmp_path: Path) -> None:
     server.pages["/rates"] = Page("no rates yet", 404)
-    with pytest.raises(
-        SourceFailed, match=r"GET /rates\?day=0 got 404 Not Found: no rates yet, expected 2xx; check the URL"
-    ):
+    said = r"GET /rates\?day=0 got 404 Not Found: no rates yet, expected 2xx; check the URL"
+    with pytest.raises(UserFunctionFailed, match=rf"operator rated failed on source.out#1\.\.2 .*{said}"):
         go(enriched(http(server.url("")), tmp_path), tmp_path)
     del server.pages["/rates"]
     go(enriched(http(server.url("")), tmp_path), tmp_path)
     assert [row["set"] for row in written(tmp_path)] == list(range(SETS))
+
+
+def asking(server: Server, tmp_path: Path, on_error: str) -> Pipeline:
+    """Records with the numbers 0 to 2, one per event, each of which asks for its rate."""
+    pipeline = Pipeline("asking")
+    source = pipeline.source("source", generator(lambda index: pa.table({"n": [index]}), 3), **TURNS)
+    rates = http(server.url(""), schema=pa.schema([("rate", pa.decimal128(18, 6))]), timeout=2)
+    rated = source.enrich(rates, lambda record: f"/rates/{record['n']}", name="rated", on_error=on_error, **TURNS)
+    rated.sink(files(tmp_path / "out", format="parquet"), name="sink", **TURNS)
+    return pipeline
+
+
+BAD = {"missing": Page("unknown", 404), "no records": Page('{"rate": "abc"}'), "gone": Page("", 410)}
+
+
+@pytest.mark.parametrize("page", BAD)
+def test_an_answer_that_is_of_no_use_names_operator_event_and_record(server: Server, page: str, tmp_path: Path) -> None:
+    server.pages |= {"/rates/0": Page('{"rate": 1.5}'), "/rates/1": BAD[page]}
+    said = r"operator rated failed on source.out#2, record 0 \{'n': 1\}: source http .*GET /rates/1 "
+    with pytest.raises(OperatorFailed, match=said):
+        go(asking(server, tmp_path, "stop"), tmp_path)
+
+
+@pytest.mark.parametrize("page", BAD)
+def test_an_answer_that_is_of_no_use_is_set_aside_with_what_asked(server: Server, page: str, tmp_path: Path) -> None:
+    server.pages |= {f"/rates/{n}": Page('{"rate": 1.5}') for n in (0, 2)} | {"/rates/1": BAD[page]}
+    go(asking(server, tmp_path, "quarantine"), tmp_path)
+    found = pa.parquet.read_table(tmp_path / "out").to_pylist()
+    assert [(row["n"], str(row["rate"])) for row in found] == [(0, "1.500000"), (2, "1.500000")]
+    (one,) = quarantine_of(asking(server, tmp_path, "quarantine").graph(), **place(tmp_path))
+    assert one.events == "source.out#2"
+    assert "GET /rates/1" in one.row.error["message"]
+
+
+def test_a_server_that_cannot_be_asked_stops_the_run_and_nothing_is_set_aside(server: Server, tmp_path: Path) -> None:
+    server.pages |= {"/rates/0": Page('{"rate": 1.5}'), "/rates/1": Page("who are you?", 401)}
+    with pytest.raises(SourceFailed, match="check the credentials"):
+        go(asking(server, tmp_path, "quarantine"), tmp_path)
+    assert quarantine_of(asking(server, tmp_path, "quarantine").graph(), **place(tmp_path)) == []
 
 
 def test_writes_of_an_operator_to_two_places_keep_their_order_each(server: Server, tmp_path: Path) -> None:

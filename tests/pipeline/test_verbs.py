@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from random import random
@@ -19,8 +20,10 @@ from hypothesis import strategies as st
 
 from clew import Batch, Connection, Count, Pipeline, Session, Stream, Tumbling
 from clew.connectors import files, generator
-from clew.errors import ClewError, GraphError, GraphErrors, UserFunctionFailed
-from clew.pipeline.functions import Aggregate, Join, to_pandas
+from clew.errors import ClewError, GraphError, GraphErrors, OperatorFailed, UserFunctionFailed
+from clew.ids import Port
+from clew.pipeline.functions import Aggregate, Join
+from clew.pipeline.onpandas import OnPandas, to_pandas
 from clew.run import run, verify
 
 
@@ -234,8 +237,25 @@ def test_a_column_that_is_not_there_is_named(
 ) -> None:
     pipeline = Pipeline("verbs")
     source(pipeline).window(Count(2)).aggregate(*by, name="totals", **columns)
-    with pytest.raises(ClewError, match=message):
+    where = r"operator totals failed on numbers.out#1\.\.2: "
+    with pytest.raises(OperatorFailed, match=f"{where}{message}\nmend that and run again: the run resumes"):
         ran(pipeline, tmp_path, "totals")
+
+
+def test_words_for_aggregates_mean_what_they_mean_in_spark(tmp_path: Path) -> None:
+    pipeline = Pipeline("verbs")
+    prices = pa.array([Decimal("9.62"), Decimal("9.63"), None, Decimal("1.00")], pa.decimal128(10, 2))
+    table = pa.table({"k": ["a", "a", "a", "b"], "n": [1, 2, 4, 7], "x": [None, 2.0, 3.0, 4.0], "price": prices})
+    pipeline.source("numbers", generator(lambda index: table, 1)).window(Count(1)).aggregate(
+        "k", deviation=("n", "stddev"), variance=("n", "variance"), min=("x", "first"), last=("price", "last"),
+        mean=("price", "mean"), average=("n", "avg"), max=("n", "max"), name="made",
+    )  # fmt: skip
+    first, second = ran(pipeline, tmp_path, "made")["made"]
+    assert [first["deviation"] ** 2, first["variance"], first["average"]] == pytest.approx([7 / 3] * 3)
+    assert [first[name] for name in ("min", "last", "mean", "max")] == [None, None, Decimal("9.625000"), 4]
+    assert list(second.values()) == ["b", None, None, 4.0, Decimal("1.00"), Decimal("1.000000"), 7.0, 7]
+    (made,) = (tmp_path / "made").glob("*.parquet")
+    assert pq.read_schema(made).field("mean").type == pa.decimal128(14, 6)
 
 
 def test_functions_of_pandas_frames(tmp_path: Path) -> None:
@@ -255,8 +275,6 @@ def test_pandas_keeps_what_it_would_change() -> None:
     kept = pa.table({"n": [big, None], "flag": [True, None], "at": pa.array([1, None], pa.timestamp("us"))})
     frame = to_pandas(kept)
     assert frame["n"].iloc[0] == big
-    from clew.pipeline.functions import OnPandas
-
     assert OnPandas(lambda frame: frame)(kept) == kept
     made = OnPandas(lambda frame: pd.DataFrame({"at": pd.to_datetime(["2024-01-01T00:00:00.000001"])}))(kept)
     assert made.schema.field("at").type == pa.timestamp("us")
@@ -311,6 +329,66 @@ def test_a_join_knows_the_declared_columns_of_an_input_on_which_nothing_comes(tm
     empty = others.filter(pc.field("n") < 0).map(lambda record: record, schema=schema)
     source(pipeline).join(empty, on="k", how="left", window=Tumbling(10, on="t"), name="joined")
     assert {row["m"] for row in ran(pipeline, tmp_path, "joined")["joined"]} == {None}
+
+
+def filtered(numbers: Stream) -> Stream:
+    return numbers.filter(pc.field("n") < 0, name="empty")
+
+
+def picked(numbers: Stream) -> Stream:
+    return numbers.filter(lambda record: False, name="empty")
+
+
+def branched(numbers: Stream) -> Stream:
+    return numbers.branch(negative=pc.field("n") < 0, rest="others", name="empty")["negative"]
+
+
+def late(numbers: Stream) -> Stream:
+    return numbers.window(Tumbling(10, on="t", late="late")).aggregate(rows="count", name="empty")["late"]
+
+
+@pytest.mark.parametrize("how", ["left", "full"])
+@pytest.mark.parametrize("empty", [filtered, picked, branched, late])
+def test_a_join_knows_the_columns_of_an_input_that_passes_nothing_on(empty: Any, how: Any, tmp_path: Path) -> None:
+    pipeline = Pipeline("verbs")
+    numbers = source(pipeline)
+    numbers.join(empty(numbers), on="n", how=how, window=Tumbling(10, on="t"), name="joined")
+    found = ran(pipeline, tmp_path, "joined")["joined"]
+    assert [(row["n"], row["t_right"], row["k_right"]) for row in found] == [(n, None, None) for n in range(8)]
+
+
+def test_what_a_union_passes_on_is_known_where_its_inputs_agree() -> None:
+    pipeline = Pipeline("verbs")
+    numbers = source(pipeline)
+    others = pipeline.source("others", generator(records, 1))
+    filtered(numbers).union(numbers.filter(pc.field("n") < 8), name="both")
+    numbers.union(others, name="mixed")
+    numbers.map(lambda record: record, name="mapped")
+    graph = pipeline.graph()
+    schemas = {Port("numbers", "out"): records(0).schema, Port("others", "out"): pa.schema([("m", pa.string())])}
+    assert graph.schema(Port("both", "out"), schemas.get) == records(0).schema
+    assert graph.schema(Port("mixed", "out"), schemas.get) is None
+    assert graph.schema(Port("mapped", "out"), schemas.get) is None
+    assert graph.schema(Port("both", "out"), {}.get) is None
+
+
+def test_every_verb_takes_the_schema_that_a_join_asks_for(tmp_path: Path) -> None:
+    schema = pa.schema({"k": pa.string(), "t": pa.int64(), "m": pa.int64()})
+    pipeline = Pipeline("verbs")
+    numbers = source(pipeline)
+    unknown = filtered(numbers).map(lambda record: record, name="unknown")
+    empty = [
+        unknown.filter(pc.field("m") > 0, schema=schema, name="kept"),
+        unknown.union(schema=schema, name="united"),
+        unknown.branch(m=pc.field("m") > 0, settings={"schema": {"m": schema}}, name="branched")["m"],
+        unknown.window(Count(2)).aggregate("k", "t", m=("m", "sum"), settings={"schema": schema}, name="counted"),
+    ]
+    ports = []
+    for one in empty:
+        ports.append(f"joined_{one.port.operator}")
+        numbers.join(one, on="k", how="left", window=Tumbling(10, on="t"), name=ports[-1])
+    found = ran(pipeline, tmp_path, *ports)
+    assert {len(found[port]) for port in ports} == {8}
 
 
 @pytest.mark.parametrize(

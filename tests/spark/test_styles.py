@@ -6,10 +6,13 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from clew import Count, Pipeline, Session, Sliding, Stream, Tumbling, files, generator
+from clew.errors import UserFunctionFailed
 from clew.run import decide_quarantined, quarantine_of, run, verify
 from tests.spark.outside import multiset, rows
 
@@ -43,6 +46,26 @@ def test_sql_over_named_inputs(spark: SparkSession, tmp_path: Path) -> None:
     found = ran(pipeline, spark, tmp_path, "both")["both"]
     expected = [{"n": n, "k": "abac"[n % 4], "window_start": 3 * n // 30 * 30} for n in range(0, 24, 6)]
     assert multiset(found) == multiset(expected)
+
+
+def test_sql_knows_the_columns_of_an_input_that_passes_nothing_on(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline("styles")
+    numbers = source(pipeline)
+    refunds = numbers.filter(pc.field("n") < 0, name="refunds")
+    text = "SELECT numbers.n, refunds.k FROM numbers LEFT JOIN refunds ON numbers.n = refunds.n"
+    pipeline.sql("both", text, window=Tumbling(30, on="t"), numbers=numbers, refunds=refunds, deterministic=True)
+    found = ran(pipeline, spark, tmp_path, "both")["both"]
+    assert multiset(found) == multiset([{"n": n, "k": None} for n in range(24)])
+
+
+def test_sql_over_columns_that_nobody_knows_says_whose_to_declare(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline("styles")
+    numbers = source(pipeline)
+    empty = numbers.filter(pc.field("n") < 0).map(lambda record: record, name="refunds")
+    text = "SELECT numbers.n, refunds.k FROM numbers LEFT JOIN refunds ON numbers.n = refunds.n"
+    pipeline.sql("both", text, window=Tumbling(30, on="t"), numbers=numbers, refunds=empty, attempts=1)
+    with pytest.raises(UserFunctionFailed, match=r"nothing has come from refunds yet.*declare its schema="):
+        ran(pipeline, spark, tmp_path, "both")
 
 
 def test_python_functions_run_on_executors(spark: SparkSession, tmp_path: Path) -> None:
