@@ -1,6 +1,7 @@
 """The log as tables of Spark: what they hold is what the log tells event by event."""
 
 import datetime as dt
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from decimal import Decimal
@@ -235,7 +236,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_spark_finds_the_data_source_by_itself_where_clew_is_on_the_path(log: str) -> None:
-    assert said(script("tables.py", log, "diamond", PYTHONPATH=str(ROOT))) == 3 * EVENTS
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    assert said(script("tables.py", log, "diamond", PYTHONPATH=path)) == 3 * EVENTS
 
 
 def test_the_page_tells_which_records_a_result_was_made_of(known: SparkSession, tmp_path: Path) -> None:
