@@ -248,6 +248,24 @@ def _served(address: str | None, pipeline: str, progress: Progress) -> AbstractC
     return served(address, pipeline, progress)
 
 
+def _told_of(graph: Graph, request: Request, progress: Progress) -> AbstractContextManager[None]:
+    """Tell a collector of OpenLineage of the run, if that was asked for; else nothing is even imported."""
+    if request.settings.openlineage is None:
+        return nullcontext()
+    place = request.settings.openlineage
+    from clew.app.openlineage.delivery import send_to
+
+    # First, because it says so where the library is missing.
+    send = send_to(place, sys.stdout)
+    from clew.app.openlineage.events import Where
+    from clew.app.openlineage.observer import told
+
+    log = Log.at(request.log, graph.name, request.bodies) if request.recovery == "log" else None
+    namespace = request.settings.openlineage_namespace or graph.name
+    where = Where(graph, namespace, request.file, masked(log.url) if log else None, request.named is not None)
+    return told(send, place, where, log, progress)
+
+
 def _run(graph: Graph, target: Target, request: Request, display: Display, announcement: Sequence[str]) -> Report:
     report = Report()
     began = time.monotonic()
@@ -265,6 +283,7 @@ def _run(graph: Graph, target: Target, request: Request, display: Display, annou
             heard(display.say),
             _interruptible(display),
             own_stdout,
+            _told_of(graph, request, report.progress),
         ):
             if port is not None:
                 display.say(f"figures for Prometheus on port {port}")

@@ -13,7 +13,8 @@ from clew.pipeline.location import caller
 from clew.pipeline.records import split
 
 How = Literal["inner", "left", "full"]
-_BOUNDS = ("window_start", "window_end")
+#: Columns of the bounds of a window, where records have them.
+BOUNDS = ("window_start", "window_end")
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Aggregate:
 
     def __call__(self, table: pa.Table) -> pa.Table:
         self._check(table)
-        keys = [*(name for name in _BOUNDS if name in table.column_names), *self.by]
+        keys = [*(name for name in BOUNDS if name in table.column_names), *self.by]
         asked = [([] if how == "count_all" else column, how) for column, how in self.columns.values()]
         # Arrow's own order of groups, and the last digits of its floats, depend on how the records are cut into chunks.
         # Who computes this again may have other chunks: so they become one, and groups come as their first records do.
@@ -208,14 +209,14 @@ class Join:
     def _left(self, left: pa.Table, right: pa.Table, pairs: pa.Table) -> dict[str, pa.ChunkedArray]:
         columns = {name: left[name].take(pairs["_left"]) for name in left.column_names}
         # The keys, and the window's bounds, of records that only the other side has.
-        shared = [name for name in (*self.on, *_BOUNDS) if name in columns and name in right.column_names]
+        shared = [name for name in (*self.on, *BOUNDS) if name in columns and name in right.column_names]
         return {
             **columns,
             **{name: pc.coalesce(columns[name], right[name].take(pairs["_right"])) for name in shared},
         }
 
     def _right(self, left: pa.Table, right: pa.Table, pairs: pa.Table) -> dict[str, pa.ChunkedArray]:
-        own = [name for name in right.column_names if name not in (*self.on, *_BOUNDS)]
+        own = [name for name in right.column_names if name not in (*self.on, *BOUNDS)]
         taken = {name: right[name].take(pairs["_right"]) for name in own}
         return {f"{name}{self.suffix}" if name in left.column_names else name: one for name, one in taken.items()}
 
