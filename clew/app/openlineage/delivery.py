@@ -21,6 +21,7 @@ MOST = 1000
 _TIMEOUT, _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 0.5, 30.0
 #: Answers that ask to come again, though the fault is said to be ours.
 _LATER = (408, 429)
+_SLOW = "it did not answer in time"
 _LOG = logging.getLogger(__name__)
 
 
@@ -92,6 +93,7 @@ class Delivery:
         with self._changed:
             if len(self._waiting) >= self._most:
                 self.lost += 1
+                self._complain(_SLOW)
             else:
                 self._waiting.append(event)
                 self._changed.notify_all()
@@ -103,18 +105,19 @@ class Delivery:
             self._changed.notify_all()
         self._thread.join(max(0.0, until - time.monotonic()))
         with self._changed:
-            self.lost += len(self._waiting)
-            self._waiting.clear()
+            if self._waiting:
+                self.lost += len(self._waiting)
+                self._waiting.clear()
+                self._complain(_SLOW)
 
     @property
     def told(self) -> str:
         """What a person should know, if anything was lost."""
         if not self.lost:
             return ""
-        why = self._error or "it did not answer in time"
         return (
-            f"{self.lost} of {self.sent + self.lost} OpenLineage events were lost on the way to {self._place} ({why}); "
-            "the run is not affected: look at the collector, or take the setting openlineage back"
+            f"{self.lost} of {self.sent + self.lost} OpenLineage events were lost on the way to {self._place} "
+            f"({self._error}); the run is not affected: look at the collector, or take the setting openlineage back"
         )
 
     def _deliver(self) -> None:
@@ -141,11 +144,15 @@ class Delivery:
         try:
             self._send(event)
         except Exception as error:
-            if not self._error:
-                self._error = shown(f"{type(error).__name__}: {error}")
-                _LOG.warning("openlineage fails", extra={"place": self._place, "error": self._error})
+            self._complain(shown(f"{type(error).__name__}: {error}"))
             return error
         return None
+
+    def _complain(self, why: str) -> None:
+        """Tell of the first failure; those that follow would say the same."""
+        if not self._error:
+            self._error = why
+            _LOG.warning("openlineage fails", extra={"place": self._place, "error": why})
 
     def _settle(self, event: Any, sent: bool) -> None:
         # After `close` it is counted already.
