@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -30,7 +31,7 @@ from clew.pipeline.contracts import RecordsHeld, Sink
 from clew.pipeline.graph import OperatorSpec
 from clew.run import masked
 from clew.runtime.progress import OperatorProgress, Progress
-from tests.app.pipelines import call, kept, log_url, write, write_numbers
+from tests.app.pipelines import call, finish, kept, log_url, start, write, write_numbers
 
 SIDES = ("inputs", "outputs")
 SHOP = """
@@ -273,9 +274,23 @@ def test_the_namespace_and_the_address_can_be_chosen(here: Path, monkeypatch: py
     assert (set(collector.paths), set(collector.keys)) == ({"/own/place?x=1"}, {"Bearer k"})
 
 
-def test_a_run_without_a_log_is_told_of_without_events(here: Path) -> None:
+def test_an_interrupted_run_is_aborted(here: Path) -> None:
     with collecting() as collector:
-        assert run(write_numbers(here), collector.url, "--recovery", "none").exit_code == 0
+        words = ("run", write_numbers(here), "--engine", "inline", "--set", f"openlineage={collector.url}")
+        process = start(*words, PAUSE="0.05", EVENTS="200")
+        until = time.monotonic() + 30
+        while len(collector.events) < 4 and time.monotonic() < until:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert finish(process)[0] == 130
+    assert collector.jobs("numbers") == ["START", "ABORT"]
+    assert collector.jobs("numbers.doubled")[-1] == "ABORT"
+
+
+@pytest.mark.parametrize("words", [("--recovery", "none"), ("--log", "memory:")])
+def test_a_run_without_a_log_is_told_of_without_events(here: Path, words: tuple[str, ...]) -> None:
+    with collecting() as collector:
+        assert run(write_numbers(here), collector.url, *words).exit_code == 0
     facet = facets(collector.last("numbers.doubled"), "outputs", "doubled.out")["clew_events"]
     assert "log" not in facet
     assert "traceBack" not in facet
@@ -388,7 +403,7 @@ def test_events_beyond_the_bound_are_dropped_and_counted() -> None:
 
 def test_an_event_that_the_collector_refuses_is_not_sent_again() -> None:
     with collecting(400, 201) as collector:
-        delivery = Delivery(send_to(collector.url, sys.stdout), collector.url)
+        delivery = Delivery(send_to(collector.url, print), collector.url)
         delivery.put({"n": 1})
         delivery.put({"n": 2})
         delivery.close(time.monotonic() + 5)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 from urllib.parse import urlsplit
 
 from clew.errors import SetupFailed
@@ -25,8 +25,8 @@ _SLOW = "it did not answer in time"
 _LOG = logging.getLogger(__name__)
 
 
-def send_to(place: str, console: TextIO) -> Send:
-    """Return what sends events to `console`, `file:PATH` or an http(s) URL."""
+def send_to(place: str, say: Callable[[str], None]) -> Send:
+    """Return what sends events to `console`, which is to `say` them, to `file:PATH` or to an http(s) URL."""
     try:
         from openlineage.client.serde import Serde
         from openlineage.client.transport.file import FileConfig, FileTransport
@@ -36,7 +36,7 @@ def send_to(place: str, console: TextIO) -> Send:
             'install it with pip install "clew[openlineage]", or take the setting openlineage back',
         ) from error
     if place == "console":
-        return lambda event: print(Serde.to_json(event), file=console, flush=True)
+        return lambda event: say(Serde.to_json(event))
     if place.startswith("file:") and place != "file:":
         return FileTransport(FileConfig(place.removeprefix("file:"), append=True)).emit
     if place.startswith(("http://", "https://")) and urlsplit(place).netloc:
