@@ -89,9 +89,14 @@ class Log:
             return cls(url, str(Path(bodies or home / "bodies").resolve()), str(home))
         raise SetupFailed(f"{url!r} is no log that Clew knows", "use sqlite:///PATH or postgresql://USER@HOST/DATABASE")
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is anywhere but in the memory of this process."""
+        return not self.url.startswith("memory")
+
     def beside(self, name: str) -> Path | None:
         """Return where a file of the run is kept, as `run.log`; None where the log itself is in no file."""
-        if self.url.startswith("memory"):
+        if not self.is_kept:
             return None
         if not self.url.startswith("sqlite"):
             return Path(self.home) / name

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TextIO
 
 import typer
 
@@ -248,6 +248,30 @@ def _served(address: str | None, pipeline: str, progress: Progress) -> AbstractC
     return served(address, pipeline, progress)
 
 
+def _told_of(graph: Graph, request: Request, progress: Progress, display: Display) -> AbstractContextManager[None]:
+    """Tell a collector of OpenLineage of the run, if that was asked for; else nothing is even imported."""
+    if request.settings.openlineage is None:
+        return nullcontext()
+    place = request.settings.openlineage
+    from clew.app.openlineage.delivery import send_to
+
+    # First, because it says so where the library is missing. On a terminal lines must not tear the live table.
+    send = send_to(place, display.say if display.stays and sys.stdout.isatty() else _print_to(sys.stdout))
+    from clew.app.openlineage.events import Where
+    from clew.app.openlineage.observer import told
+
+    log = Log.at(request.log, graph.name, request.bodies)
+    # One that is in memory cannot be read from outside, by us or by a command.
+    kept = request.recovery == "log" and log.is_kept
+    namespace = request.settings.openlineage_namespace or graph.name
+    where = Where(graph, namespace, request.file, masked(log.url) if kept else None, request.named is not None)
+    return told(send, place, where, log if kept else None, progress)
+
+
+def _print_to(out: TextIO) -> Callable[[str], None]:
+    return lambda line: print(line, file=out, flush=True)
+
+
 def _run(graph: Graph, target: Target, request: Request, display: Display, announcement: Sequence[str]) -> Report:
     report = Report()
     began = time.monotonic()
@@ -265,6 +289,7 @@ def _run(graph: Graph, target: Target, request: Request, display: Display, annou
             heard(display.say),
             _interruptible(display),
             own_stdout,
+            _told_of(graph, request, report.progress, display),
         ):
             if port is not None:
                 display.say(f"figures for Prometheus on port {port}")

@@ -75,6 +75,12 @@ class Settings(BaseSettings):
     )
     log_level: Level = Field("info", description="what goes into run.log: debug, info, warning or error")
     metrics: str | None = Field(None, description="HOST:PORT where a run's figures are served for Prometheus")
+    openlineage: str | None = Field(
+        None, description="where OpenLineage events of a run go: console, file:PATH or an http(s) URL"
+    )
+    openlineage_namespace: str | None = Field(
+        None, description="the namespace of the jobs in these events; by default the pipeline's name"
+    )
     attempts: int = Field(
         _OPERATOR.attempts, ge=1, description="how often a function is tried on an Input Set, where it declares nothing"
     )
@@ -136,7 +142,7 @@ class Settings(BaseSettings):
         operators = {
             name: replace(spec, settings=self._operator(spec.settings)) for name, spec in graph.operators.items()
         }
-        return Graph(graph.name, operators)
+        return replace(graph, operators=operators)
 
     def _operator(self, declared: Declared) -> Declared:
         own = {name: getattr(self, name) for name in ("attempts", "turn_seconds", "turn_timeout", "max_turn_events")}

@@ -12,9 +12,9 @@ import pyarrow.types as pt
 from clew.errors import ClewError, GraphError
 from clew.pipeline.location import caller
 from clew.pipeline.records import split
+from clew.pipeline.times import BOUNDS
 
 How = Literal["inner", "left", "full"]
-_BOUNDS = ("window_start", "window_end")
 
 
 #: Views are named in one place for all threads of a session; the plan that SQL became no longer looks at them.
@@ -76,7 +76,7 @@ class Aggregate:
 
     def __call__(self, table: pa.Table) -> pa.Table:
         self._check(table)
-        keys = [*(name for name in _BOUNDS if name in table.column_names), *self.by]
+        keys = [*(name for name in BOUNDS if name in table.column_names), *self.by]
         # Arrow's own order of groups, and the last digits of its floats, depend on how the records are cut into chunks.
         # Who computes this again may have other chunks: so they become one, and groups come as their first records do.
         given = table.combine_chunks()
@@ -205,14 +205,14 @@ class Join:
     def _left(self, left: pa.Table, right: pa.Table, pairs: pa.Table) -> dict[str, pa.ChunkedArray]:
         columns = {name: left[name].take(pairs["_left"]) for name in left.column_names}
         # The keys, and the window's bounds, of records that only the other side has.
-        shared = [name for name in (*self.on, *_BOUNDS) if name in columns and name in right.column_names]
+        shared = [name for name in (*self.on, *BOUNDS) if name in columns and name in right.column_names]
         return {
             **columns,
             **{name: pc.coalesce(columns[name], right[name].take(pairs["_right"])) for name in shared},
         }
 
     def _right(self, left: pa.Table, right: pa.Table, pairs: pa.Table) -> dict[str, pa.ChunkedArray]:
-        own = [name for name in right.column_names if name not in (*self.on, *_BOUNDS)]
+        own = [name for name in right.column_names if name not in (*self.on, *BOUNDS)]
         taken = {name: right[name].take(pairs["_right"]) for name in own}
         return {f"{name}{self.suffix}" if name in left.column_names else name: one for name, one in taken.items()}
 

@@ -1,6 +1,7 @@
 """What a person at a terminal sees: a live table, a question, an interrupt that is explained."""
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -130,3 +131,11 @@ def test_events_of_a_turn_are_not_taken_for_a_number_of_turns() -> None:
     with StringIO() as out:
         Console(file=out, width=120).print(picture("p", 1.0, [row]))
         assert "turn events" in out.getvalue()
+
+
+def test_openlineage_events_stand_whole_above_the_live_table(tmp_path: Path) -> None:
+    words = ("run", write_numbers(tmp_path), "--engine", "inline", "--log", log_url(tmp_path))
+    terminal = Terminal(*words, CLEW_OPENLINEAGE="console")
+    assert terminal.finish() == 0, terminal.seen
+    events = [json.loads(text) for text in re.findall(r'\{"eventTime".*\}', terminal.seen)]
+    assert [event["eventType"] for event in events] == ["START"] * 4 + ["COMPLETE"] * 4

@@ -1,0 +1,1 @@
+"""Tells a collector of OpenLineage what a run reads, makes and writes, from outside the run."""
