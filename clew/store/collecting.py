@@ -95,8 +95,9 @@ def _collect_port(log: Transaction, port: Port, grace: int, named: int | None, f
 
 
 def _collect_writes(log: Transaction, keep: Mapping[Port, int], files: set[str]) -> None:
+    # Those that are done before the first that is not: what comes later waits, as events do.
     for operator, connection, first, count in log.fetch(
-        "SELECT operator, connection, first, count FROM done_write ORDER BY operator, connection, first"
+        "SELECT operator, connection, first, count FROM done_write WHERE first = 1"
     ):
         kept = keep.get(Port(operator, writes_port(connection)))
         count = count if kept is None else min(count, kept - first)

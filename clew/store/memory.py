@@ -575,7 +575,8 @@ class MemoryStore(MemoryLineage):
     def _collect_writes(self, keep: Mapping[Port, int]) -> None:
         for port, writes in self._rows.writes.items():
             made = Port(port.operator, writes_port(port.name))
-            gone = {n for n, (_, status) in writes.items() if status == "done" and n < keep.get(made, n + 1)}
+            undone = min((n for n, (_, status) in writes.items() if status == "undone"), default=None)
+            gone = {n for n in writes if n < keep.get(made, n + 1) and (undone is None or n < undone)}
             self._rows.collected_writes[port] = max({*gone, self._rows.collected_writes.get(port, 0)})
             self._rows.writes[port] = {n: pair for n, pair in writes.items() if n not in gone}
             left = [pair for pair in self._rows.lineage.get(made, []) if pair[0] > self._rows.collected_writes[port]]
