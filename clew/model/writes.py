@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from clew.ids import EventId, Port
+from clew.ids import EventId, Port, writes_port
 from clew.model.certificate import Certificate, Logged, Mistake, undecided, wrong
 from clew.model.compare import rows_of, same_rows, shown_apart
 from clew.model.read import records
@@ -19,6 +19,10 @@ class WriteLog:
         self._log = certificate
         self._gone = certificate.collected_writes(connection)
         self._writes = certificate.writes(connection)
+        self._lineage = iter(certificate.lineage(Port(connection.operator, writes_port(connection.name))))
+        #: The next write action that has lineage, and its Input Set. A log from before they had any has none at first.
+        self._next = next(self._lineage, None)
+        self._followed = False
         self._number = 0
 
     def take(self, input_set: int | None = None, event: str = "") -> Logged | None:
@@ -28,6 +32,7 @@ class WriteLog:
             return None
         write = next(self._writes, None)
         if write is not None and write.number == self._number:
+            self._follow(input_set, event)
             return write
         found = f"#{write.number}" if write is not None else "no further one"
         raise Mistake(
@@ -36,6 +41,22 @@ class WriteLog:
                 input_set=input_set, expected=f"#{self._number}", found=found,
             )
         )  # fmt: skip
+
+    def _follow(self, input_set: int | None, event: str) -> None:
+        """Check that lineage names the Input Set that made the write action which was taken last."""
+        if self._next is None or (not self._followed and self._next[0] > self._number):
+            return
+        self._followed = True
+        if self._next != (self._number, input_set):
+            number, named = self._next
+            raise Mistake(
+                wrong(
+                    self._connection.operator, f"the lineage of write action {self.name} is not that of its Input Set",
+                    event=event, input_set=input_set, expected=f"#{self._number} of Input Set {input_set}",
+                    found=f"#{number} of Input Set {named}",
+                )
+            )  # fmt: skip
+        self._next = next(self._lineage, None)
 
     @property
     def name(self) -> str:
@@ -52,6 +73,10 @@ class WriteLog:
         if left is not None:
             name = EventId(self._connection, left.number)
             raise Mistake(wrong(self._connection.operator, f"write action {name} was made by nobody"))
+        if self._next is not None:
+            name, named = EventId(self._connection, self._next[0]), self._next[1]
+            fact = f"lineage tells of write action {name}, which Input Set {named} did not make"
+            raise Mistake(wrong(self._connection.operator, fact, input_set=named))
 
     def finish_unknown(self) -> None:
         """Check that all write actions are there, whatever made them."""

@@ -19,7 +19,7 @@ from clew.pipeline.contracts import Held
 from clew.pipeline.operators import Context, InputSet
 from clew.pipeline.windows import Header, Key, Memory, Opened, Window
 from clew.run import decide_quarantined, quarantine_of
-from tests.model.pipelines import EVENTS, empty, general, start, to_files
+from tests.model.pipelines import EVENTS, PIPELINES, each, empty, general, start, to_files
 from tests.model.runs import Finished, explained, finished, first, numbers, only
 
 #: The number of the end of the stream of `numbers`.
@@ -211,7 +211,8 @@ def _answer_again(made: Finished, input_set: int) -> int:
 def test_a_write_action_that_nobody_made(singles: Finished) -> None:
     ((last,),) = singles.ask("SELECT max(number) FROM write_action WHERE operator = 'doubled_sink'")
     singles.change(
-        f"INSERT INTO write_action SELECT operator, connection, {last + 1}, events FROM write_action WHERE number = 1",
+        f"INSERT INTO write_action SELECT operator, connection, {last + 1}, events, at FROM write_action "
+        "WHERE number = 1",
         f"INSERT INTO done_write VALUES ('doubled_sink', 'out', {last + 1}, 1)",
     )
     found = first(singles.verify())
@@ -345,3 +346,21 @@ def test_a_log_that_lacks_what_names_its_run(singles: Finished) -> None:
     singles.change("DELETE FROM meta WHERE key = 'run_id'")
     with pytest.raises(SetupFailed, match="the log cannot be read: its table meta has no run_id"):
         singles.verify()
+
+
+@pytest.mark.parametrize("name", ["each", "to_files", "general"])
+def test_write_actions_with_the_lineage_of_another_input_set(tmp_path: Path, name: str) -> None:
+    made = finished(PIPELINES[name](tmp_path), tmp_path)
+    assert explained(made.verify())
+    made.change("UPDATE lineage SET input_set = input_set + 1 WHERE port LIKE 'writes:%'")
+    found = first(made.verify())
+    assert found.fact.endswith("is not that of its Input Set")
+
+
+def test_lineage_of_a_write_action_that_was_never_made(tmp_path: Path) -> None:
+    made = finished(each(tmp_path), tmp_path)
+    made.change(
+        "INSERT INTO lineage SELECT operator, port, max(first) + 90, 1, max(input_set) + 90, '[[1,1]]' FROM lineage "
+        "WHERE port LIKE 'writes:%' GROUP BY operator, port"
+    )
+    assert "lineage tells of write action" in only(made.verify()).fact
