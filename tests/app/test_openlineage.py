@@ -115,7 +115,7 @@ def write_shop(here: Path) -> str:
     (here / "orders").mkdir()
     rows = "".join(f"{'abc'[n % 3]},{n - 1}\n" for n in range(8))
     (here / "orders" / "1.csv").write_text(f"item,amount\n{rows}")
-    return write(here, "shop.py", SHOP)
+    return write(here, "emporium.py", SHOP)
 
 
 def run(file: str, place: str, *words: str, **environment: str) -> Any:

@@ -42,7 +42,8 @@ def script(name: str, *arguments: str, check: bool = True, **environment: str) -
     """Run one of `scripts/` in a process of its own; its last line is JSON."""
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / name), *arguments],
-        env={**os.environ, **environment},
+        # Sessions that are not Clew's own ask the environment for the Python of their workers.
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
         capture_output=True,
         text=True,
         timeout=240,

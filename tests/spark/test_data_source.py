@@ -161,7 +161,7 @@ def test_nulls_timestamps_and_bodies_in_files_come_as_they_were_sent(known: Spar
 
 def test_every_type_of_a_port_is_a_type_of_the_table(known: SparkSession, tmp_path: Path) -> None:
     pipeline = Pipeline("types")
-    pipeline.source("source", generator(all_types, 1))
+    pipeline.source("source", generator(all_types, 1, schema=all_types(0).schema))
     log = tmp_path / "log.db"
     run(pipeline, log=f"sqlite:///{log}", engine="inline")
     options = {"log": f"sqlite:///{log}", "pipeline": "types", "table": "records", "port": "source"}

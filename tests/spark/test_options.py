@@ -182,7 +182,7 @@ def python(place: Path, customize: str) -> str:
     """Write an interpreter that is this one but for what its workers believe of it."""
     (place / "sitecustomize.py").write_text(customize)
     path = place / "python"
-    path.write_text(f'#!/bin/sh\nPYTHONPATH="{place}:$PYTHONPATH" exec {sys.executable} "$@"\n')
+    path.write_text(f'#!/bin/sh\nPYTHONPATH="{place}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
     path.chmod(0o755)
     return str(path)
 

@@ -1,10 +1,13 @@
 """A place of its own for one run, and what its sinks hold, as anyone who opens them would read it."""
 
+import atexit
 import csv
 import json
+import os
 import re
 import shutil
 import sqlite3
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,6 +20,10 @@ import pyarrow.parquet
 from tests.storage.launcher import Ending, Job, Launcher
 
 PIPELINES = Path(__file__).parent / "pipelines"
+
+#: Where the run under test says what it says: not on the disk that it runs on, which may be full.
+_SAID = Path(tempfile.gettempdir()) / f"clew-said-{os.getpid()}"
+atexit.register(lambda: _SAID.unlink(missing_ok=True))
 
 #: What the sinks hold: the records of each, as text, and how often each is there.
 Held = dict[str, Counter[str]]
@@ -83,7 +90,7 @@ class Place:
             str(PIPELINES / f"{scene.pipeline}.py"),
             f"sqlite:///{home / 'log' / 'log.db'}",
             str(home / "bodies"),
-            f"{home}.said",
+            str(_SAID),
             {"HOME_OF_RUN": str(home), "EVENTS": str(scene.events), "SINKS": ",".join(scene.sinks)},
             scene.inline_limit,
             scene.checkpoint_pages,
