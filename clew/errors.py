@@ -477,8 +477,8 @@ class SetExpired(ClewError):
 
     def __str__(self) -> str:
         return (
-            f"events of Input Set {self.input_set} of {self.operator} are no longer in the log; choose a later event, "
-            "or keep them longer before you run `clew gc`"
+            f"events of Input Set {self.input_set} of {self.operator} are no longer in the log, or may not all be; "
+            "choose a later event, or keep them longer before you run `clew gc`"
         )
 
 

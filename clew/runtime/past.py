@@ -9,6 +9,7 @@ from clew.errors import RecordRefused, SchemaChanged, SetExpired, TypeRefused
 from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.pipeline.schema import from_bytes
+from clew.pipeline.windows import Each
 from clew.protocol.log.alg3_generate import Productions
 from clew.protocol.rows import Bodies, Label, LookupRow, Member
 from clew.runtime.bodies import BodyPlace, load
@@ -46,9 +47,9 @@ def past(graph: Graph, store: KeptStore, operator: str, number: InputSetId, root
     """Return an Input Set as its function saw it; raises SetExpired where some of it is no longer in the log."""
     spec = graph.operators[operator]
     members = store.inputs_of(operator, number, 1)
-    if not members:
-        raise SetExpired(operator, number)
     function, key = _label(spec, store, number)
+    if not members or _may_lack_events(spec, store, members, function):
+        raise SetExpired(operator, number)
     only, sifted = _told(store, operator, number)
     work = SetWork(
         number, function, key,
@@ -66,6 +67,16 @@ def past(graph: Graph, store: KeptStore, operator: str, number: InputSetId, root
     return Past(spec, work, events, {port: tuple(made) for port, made in outputs.items()})
 
 
+def _may_lack_events(spec: OperatorSpec, store: KeptStore, members: Sequence[Member], function: str) -> bool:
+    """Say whether events of an Input Set may be gone: it is then the oldest of its port, and has others than its own.
+
+    Collection cuts a port between two events, wherever Input Sets begin.
+    """
+    if isinstance(spec.function(function).window, Each) and spec.general is None:
+        return False
+    return any(1 < member.first == store.extent(spec.inputs[member.port.name])[0] + 1 for member in members)
+
+
 def _label(spec: OperatorSpec, store: KeptStore, number: InputSetId) -> Label:
     """Return which function the Input Set is for, and its key: not kept where there is one function, without keys."""
     return store.label(spec.name, number) or (spec.functions[0].name, None)
@@ -81,8 +92,6 @@ def _told(store: KeptStore, operator: str, number: InputSetId) -> tuple[tuple[in
 def _part(spec: OperatorSpec, store: KeptStore, member: Member, root: str | None) -> Part:
     sender = spec.inputs[member.port.name]
     runs = store.events(sender, member.first, member.count)
-    if sum(len(run.headers) for run in runs) < member.count:
-        raise SetExpired(spec.name, member.input_set)
     bodies = tuple(_inline(one, root) for run in runs for one in run.bodies)
     return Part(member.port.name, member.first, bodies)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from clew.ids import Port
+from clew.run import Log
 from tests.app.pipelines import call, write
 
 SUMS = """
@@ -140,6 +142,23 @@ def test_what_cannot_be_run_again_is_said(file: str, operator: str, event: str, 
     answer = call("replay", file, operator, "--event", event)
     assert answer.exit_code == 1
     assert said in answer.stderr
+
+
+@pytest.mark.parametrize("kept", [4, 5, 7, 9])
+def test_an_input_set_of_which_events_are_gone_is_said(file: str, kept: int) -> None:
+    store = Log.at(None, "sums").open("sums")
+    store.collect(keep={Port("numbers", "out"): kept, Port("sums", "out"): 1})
+    store.close()
+    answer = call("replay", file, "sums", "--event", "sums.out#2")
+    assert answer.exit_code == 1
+    assert "events of Input Set 2 of sums are no longer in the log, or may not all be; choose a later" in answer.stderr
+
+
+def test_an_input_set_after_what_was_collected_is_run_again(file: str) -> None:
+    store = Log.at(None, "sums").open("sums")
+    store.collect(keep={Port("numbers", "out"): 6, Port("sums", "out"): 1})
+    store.close()
+    assert "the same again" in call("replay", file, "sums", "--event", "sums.out#3").stdout
 
 
 def test_an_input_set_that_was_collected_is_said(file: str) -> None:
