@@ -6,12 +6,14 @@ import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 from hypothesis import settings
 from psycopg import sql
 
+from clew.faultpoint import arm
 from tests import figures
 from tests.postgres_server import PostgresServer
 from tests.soak import SOAK
@@ -86,3 +88,19 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     yield postgres_server.url.removesuffix("postgres") + name
     with psycopg.connect(postgres_server.url, autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a log of the test's own, on each backend that outlives a process."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'log.db'}"
+    database: str = request.getfixturevalue("postgres_url")
+    return database
+
+
+@pytest.fixture
+def unarmed() -> Iterator[None]:
+    """Leave no fault armed, however the test ends."""
+    yield
+    arm()

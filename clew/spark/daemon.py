@@ -33,5 +33,6 @@ def ending_quietly(worker: Callable[[socket, bool], int]) -> Callable[[socket, b
 
 if __name__ == "__main__":
     prepare()
+    # PySpark has no other way to say what a worker does when it ends.
     daemon.worker = ending_quietly(daemon.worker)  # type: ignore[assignment]
     daemon.manager()

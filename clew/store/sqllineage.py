@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from clew.ids import NONE_SET, WRITES, Capture, InputSetId, Port
+from clew.protocol.log.runs import REJOINED_AT_MOST
 from clew.protocol.rows import Label, Lineage, Member, ReadActionRow, ReadEventRow, label_of
 from clew.store.done import done_upto
 from clew.store.identity import captures
@@ -48,9 +49,6 @@ _PORTS = """WITH RECURSIVE found (port) AS (
         SELECT (SELECT min(l.port) FROM lineage l WHERE l.operator = ? AND l.port > found.port)
         FROM found WHERE found.port IS NOT NULL)
     SELECT port FROM found WHERE port IS NOT NULL"""
-
-#: R2: the longest run of events that joined a further Input Set.
-_REJOINED_AT_MOST = 1_024
 
 
 class SqlLineage(ABC):
@@ -193,7 +191,7 @@ class SqlLineage(ABC):
 
 def taken_between(log: Transaction, receiver: Port, low: int, high: int) -> list[tuple[int, InputSetId]]:
     """Return the Input Sets of the events from `low` to `high` that a port has taken, sorted; 0 for the one none."""
-    rows = log.fetch(_JOINED, *receiver, high, *receiver, low, *receiver, high, low - _REJOINED_AT_MOST)
+    rows = log.fetch(_JOINED, *receiver, high, *receiver, low, *receiver, high, low - REJOINED_AT_MOST)
     return sorted(
         (number, set_of((columns[0], columns[1], columns[2]), number - start))
         for start, length, *columns in rows

@@ -1,6 +1,5 @@
 """Every traced relation is the one that the records themselves tell, with crashes too."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +27,6 @@ CRASHES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'log.db'}"
-    database: str = request.getfixturevalue("postgres_url")
-    return database
-
-
-@pytest.fixture(autouse=True)
-def unarmed() -> Iterator[None]:
-    yield
-    arm()
-
-
 def made_of(store: KeptStore, port: Port) -> dict[EventId, set[EventId]]:
     """Return what each event of a port comes from, as its records tell it."""
     schema = store.schema(port)
@@ -57,15 +42,16 @@ def made_of(store: KeptStore, port: Port) -> dict[EventId, set[EventId]]:
 
 
 @pytest.mark.parametrize("crashes", CRASHES, ids=["none", "middle", "all over"])
+@pytest.mark.usefixtures("unarmed")
 def test_lineage_is_what_the_records_tell_backward_and_forward(
-    url: str, crashes: tuple[str, ...], tmp_path: Path
+    log_url: str, crashes: tuple[str, ...], tmp_path: Path
 ) -> None:
     faults = arm(*(f"{crash}:raise" for crash in crashes))
     pipeline = diamond(tmp_path)
-    run(pipeline, log=url, engine="inline")
+    run(pipeline, log=log_url, engine="inline")
     assert all(fault.fired for fault in faults)
     arm()
-    store = Log.at(url, "diamond").open("diamond")
+    store = Log.at(log_url, "diamond").open("diamond")
     try:
         for port in PORTS:
             told = made_of(store, port)
@@ -110,9 +96,9 @@ def whole(trace: Any) -> set[tuple[Any, ...]]:
 
 def test_all_paths_of_a_trace_are_those_of_its_steps(tmp_path: Path) -> None:
     """Forward from an event and backward from what it meets give the same pairs between the two."""
-    url = f"sqlite:///{tmp_path / 'log.db'}"
-    run(diamond(tmp_path), log=url, engine="inline")
-    store = Log.at(url, "diamond").open("diamond")
+    log_url = f"sqlite:///{tmp_path / 'log.db'}"
+    run(diamond(tmp_path), log=log_url, engine="inline")
+    store = Log.at(log_url, "diamond").open("diamond")
     source, target = EventId(SOURCE, 7), Port("threes", "out")
     ahead = forward(store, source, to=target)
     for event in ahead.events(target):

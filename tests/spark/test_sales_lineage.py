@@ -1,7 +1,6 @@
 """The sales pipeline of LOG.io's Figure 1 on Spark, with crashes: its lineage is the one that its input files tell."""
 
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,20 +22,6 @@ ORDERS, PAID, HOURLY, PER_100 = (Port(name, "out") for name in ("orders", "paid"
 ROWS, PER_EVENT = 24_000, 100
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'log.db'}"
-    database: str = request.getfixturevalue("postgres_url")
-    return database
-
-
-@pytest.fixture(autouse=True)
-def unarmed() -> Iterator[None]:
-    yield
-    arm()
-
-
 def orders(directory: Path) -> list[dict[str, Any]]:
     """Make the input, and return all orders in the order in which they are read."""
     sys.path.insert(0, str(SALES))
@@ -49,22 +34,23 @@ def orders(directory: Path) -> list[dict[str, Any]]:
     return [row for file in files for row in pq.read_table(file).to_pylist()]
 
 
+@pytest.mark.usefixtures("unarmed")
 def test_every_relation_is_the_one_that_the_input_tells(
-    spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, log_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SALES_DATA", str(tmp_path / "data"))
     read = orders(tmp_path)
     graph = load(str(SALES / "pipeline.py"), None).graph()
     faults = arm("after-commit@hourly#2:raise", "inside-commit@paid#2:raise", "after-generate@per_100:raise")
-    run(graph, log=url, bodies=str(tmp_path / "bodies"), spark=spark)
+    run(graph, log=log_url, bodies=str(tmp_path / "bodies"), spark=spark)
     assert all(fault.fired for fault in faults)
     arm()
-    store = Log.at(url, "sales", str(tmp_path / "bodies")).open("sales")
+    store = Log.at(log_url, "sales", str(tmp_path / "bodies")).open("sales")
     try:
         _check(store, read)
     finally:
         store.close()
-    _check_record(graph, read, url, str(tmp_path / "bodies"))
+    _check_record(graph, read, log_url, str(tmp_path / "bodies"))
 
 
 def _check(store: KeptStore, read: list[dict[str, Any]]) -> None:
@@ -91,12 +77,12 @@ def _check(store: KeptStore, read: list[dict[str, Any]]) -> None:
             assert {event.number for event in ahead} == made, (source, port)
 
 
-def _check_record(graph: Any, read: list[dict[str, Any]], url: str, bodies: str) -> None:
+def _check_record(graph: Any, read: list[dict[str, Any]], log_url: str, bodies: str) -> None:
     """A total of an hour, run again, is the same; by its window alone it leads to the paid orders of that hour."""
     event = EventId(HOURLY, 3)
-    (again,) = replay(graph, "hourly", event, log=url, bodies=bodies)
+    (again,) = replay(graph, "hourly", event, log=log_url, bodies=bodies)
     assert again.same
-    found = trace_record(graph, event, 0, log=url, bodies=bodies).records
+    found = trace_record(graph, event, 0, log=log_url, bodies=bodies).records
     met = {(e.number, place) for e, places in found.items() if e.port == ORDERS for place in places}
     hours = sorted({_hour(row["date"]) for row in read if row["status"] == "paid"})
     expected = {
