@@ -14,7 +14,7 @@ from clew.lineage.trace import Trace, backward, check, forward
 from clew.model.compare import rows_of, same_rows, shown_apart
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
 from clew.pipeline.onpandas import OnPandas
-from clew.pipeline.records import PerRecord
+from clew.pipeline.records import Branch, PerRecord
 from clew.provenance.records import RecordTrace, records_back
 from clew.run import Log, engine_for, masked
 from clew.runtime.contributions import contributions
@@ -296,6 +296,9 @@ def _wrapped(function: Generative, wrap: Wrap) -> Generative:
     run: Any = function.run
     if isinstance(run, OnPandas | PerRecord):
         return replace(function, run=replace(run, function=wrap(run.function)))
+    if isinstance(run, Branch):
+        own = {port: wrap(one) if callable(one) else one for port, one in run.predicates.items()}
+        return replace(function, run=replace(run, predicates=own))
     return replace(function, run=wrap(run))
 
 

@@ -4,6 +4,7 @@ import pdb
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
+from functools import wraps
 from typing import Annotated, Any
 
 import typer
@@ -135,6 +136,7 @@ class _Debugger(pdb.Pdb):
 def stopping(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that stops in the debugger at the first line of another."""
 
+    @wraps(function)
     def stopped(*args: Any, **given: Any) -> Any:
         debugger = _Debugger()
         result = debugger.runcall(function, *args, **given)

@@ -18,7 +18,7 @@ from clew.model.windows import Records
 from clew.pipeline.graph import Generative, OperatorSpec
 from clew.pipeline.lookups import Content
 from clew.pipeline.operators import Event, InputSet
-from clew.pipeline.records import PerRecord
+from clew.pipeline.records import OfRecords
 from clew.pipeline.schema import conform, fixed, normalise
 
 #: Calls a function of Spark DataFrames with Arrow tables, and returns its result with Arrow tables for DataFrames;
@@ -86,7 +86,7 @@ def interpret(given: Given, frames: Frames | None = None) -> Made:
 
 def _run(given: Given, function: Generative) -> Any:
     arguments = function.arguments(given.lookups, _resources(function))
-    if isinstance(function.run, PerRecord):
+    if isinstance(function.run, OfRecords):
         (table,) = _tables(given, function)
         return function.run.over(table, arguments, given.outputs.get(function.outputs[0]))
     return function.run(*_tables(given, function), **arguments)

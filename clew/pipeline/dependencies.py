@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clew.errors import GraphError
-from clew.pipeline.functions import Aggregate, Branch, Join, Union
+from clew.pipeline.functions import Aggregate, Join, Union
 from clew.pipeline.graph import Generative, OperatorSpec
 from clew.pipeline.operators import LateRecords
-from clew.pipeline.records import Filter, PerRecord
+from clew.pipeline.records import Branch, Filter, PerRecord
 
 #: Columns that say where a record of an input table comes from: the event's number, and its place there.
 EVENT, PLACE = "_clew_event", "_clew_record"

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +11,6 @@ import pyarrow.types as pt
 
 from clew.errors import ClewError, GraphError
 from clew.pipeline.location import caller
-from clew.pipeline.records import split
 from clew.pipeline.times import BOUNDS
 
 How = Literal["inner", "left", "full"]
@@ -41,22 +40,6 @@ class Union:
 
     def __call__(self, *tables: pa.Table) -> pa.Table | None:
         return next((table for table in tables if table.num_rows), None)
-
-    def passes(self, port: str, inputs: Sequence[str]) -> Sequence[str]:
-        """Return the inputs whose records leave by a port as they came."""
-        return inputs
-
-
-@dataclass(frozen=True)
-class Branch:
-    """Sends each record to the first port whose predicate holds; what no port takes goes to `rest`, or nowhere."""
-
-    predicates: Mapping[str, Any]
-    rest: str | None
-    lookup_form: ClassVar[str] = "records"
-
-    def __call__(self, table: pa.Table, **given: Any) -> dict[str, pa.Table]:
-        return dict(split(table, self.predicates, self.rest, given))
 
     def passes(self, port: str, inputs: Sequence[str]) -> Sequence[str]:
         """Return the inputs whose records leave by a port as they came."""

@@ -3,7 +3,7 @@
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Literal
@@ -166,30 +166,77 @@ def _name(hint: Any) -> str:
     return getattr(hint, "__name__", str(hint))
 
 
-def split(
-    table: pa.Table, predicates: Mapping[str, Any], rest: str | None, given: Mapping[str, Any]
-) -> Iterator[tuple[str, pa.Table]]:
-    """Yield each port's records: those whose first predicate to hold is the port's, and the rest's."""
-    left = table.append_column(_PLACE, pa.array(range(table.num_rows), pa.int64()))
-    for port, predicate in predicates.items():
-        own = holds(left, predicate, given)
-        yield port, own.drop_columns([_PLACE])
-        taken = set(own[_PLACE].to_pylist())
-        places = [index for index, place in enumerate(left[_PLACE].to_pylist()) if place not in taken]
-        left = left.take(pa.array(places, pa.int64()))
-    if rest is not None:
-        yield rest, left.drop_columns([_PLACE])
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """Sends each record to the first port whose predicate holds; what no port takes goes to `rest`, or nowhere."""
+
+    predicates: Mapping[str, Any]
+    rest: str | None
+    lookup_form: typing.ClassVar[str] = "records"
+
+    def __call__(self, table: pa.Table, **given: Any) -> dict[str, pa.Table]:
+        return self.over(table, given)
+
+    def over(self, table: pa.Table, given: Mapping[str, Any], schema: pa.Schema | None = None) -> dict[str, pa.Table]:
+        """Return each port's records; raises at the first that a predicate fails on."""
+        made, failed = self.sift(table, given, schema, stop=True)
+        if failed:
+            raise failed[0]
+        return made
+
+    def sift(
+        self, table: pa.Table, given: Mapping[str, Any], schema: pa.Schema | None = None, stop: bool = False
+    ) -> tuple[dict[str, pa.Table], list[Exception]]:
+        """Return each port's records, and how predicates fail on those that are in none; as `PerRecord.sift` does."""
+        made: dict[str, pa.Table] = {}
+        failed: dict[int, Exception] = {}
+        left = table.append_column(_PLACE, pa.array(range(table.num_rows), pa.int64()))
+        for port, predicate in self.predicates.items():
+            own, failures = _holds(left, predicate, given, stop)
+            made[port] = own.drop_columns([_PLACE])
+            failed |= dict(map(_of_all, failures))
+            left = _without(left, {*own[_PLACE].to_pylist(), *failed})
+            if stop and failed:
+                break
+        if self.rest is not None:
+            made[self.rest] = left.drop_columns([_PLACE])
+        return made, [failed[place] for place in sorted(failed)]
+
+    def passes(self, port: str, inputs: Sequence[str]) -> Sequence[str]:
+        """Return the inputs whose records leave by a port as they came."""
+        return inputs
 
 
+#: Where among all records one is, while ports take theirs.
 _PLACE = "_clew_place"
 
 
-def holds(table: pa.Table, predicate: Any, given: Mapping[str, Any]) -> pa.Table:
+def _holds(
+    table: pa.Table, predicate: Any, given: Mapping[str, Any], stop: bool
+) -> tuple[pa.Table, Sequence[Exception]]:
     """Return the records for which a predicate holds: an Arrow expression, or a function of a record."""
-    if callable(predicate):
-        own = taken(predicate, given)
-        return PerRecord(lambda row: predicate({k: v for k, v in row.items() if k != _PLACE}, **own), "filter")(table)
-    return filtered(table, predicate)
+    if not callable(predicate):
+        return filtered(table, predicate), ()
+    own = taken(predicate, given)
+    run = PerRecord(lambda row: predicate({k: v for k, v in row.items() if k != _PLACE}, **own), "filter")
+    return run.sift(table, {}, stop=stop)
+
+
+def _of_all(failure: Any) -> tuple[int, Exception]:
+    """Have a failure name its record by the place among all, and return both."""
+    record = dict(failure.__clew_record__[1])
+    place = record.pop(_PLACE)
+    failure.__clew_record__ = (place, record)
+    return place, failure
+
+
+def _without(table: pa.Table, gone: Collection[int]) -> pa.Table:
+    places = [index for index, place in enumerate(table[_PLACE].to_pylist()) if place not in gone]
+    return table.take(pa.array(places, pa.int64()))
+
+
+#: Functions that look at one record at a time: what they fail on is a record, and is told as one.
+OfRecords = PerRecord | Branch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,8 @@ from clew.pipeline.arguments import is_predicate, join_columns, wrong_predicate
 from clew.pipeline.builtin import Enriched, Numbered, Stamped
 from clew.pipeline.columns import types_of
 from clew.pipeline.contracts import Connection, Sink
-from clew.pipeline.functions import Aggregate, Branch, How, Join, Union, aggregations
+from clew.pipeline.functions import Aggregate, How, Join, Union, aggregations
+from clew.pipeline.records import Branch
 from clew.pipeline.windows import Each, Window
 
 if TYPE_CHECKING:

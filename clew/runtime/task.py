@@ -30,7 +30,7 @@ from clew.pipeline.contracts import Observed, Replayable, WriteAction
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
 from clew.pipeline.lookups import Content
 from clew.pipeline.operators import Event, InputSet, Operator, OperatorLogic, WindowLogic
-from clew.pipeline.records import PerRecord
+from clew.pipeline.records import OfRecords
 from clew.pipeline.schema import conform, fixed, from_bytes, normalise, to_bytes, untyped
 from clew.pipeline.unplaced import Unplaced
 from clew.protocol.log.alg3_generate import Output, Productions
@@ -277,7 +277,7 @@ class _Generation:
             context = _TaskContext(self._spec, work, made, self._lookups, resources)
             folded = _fold(self._spec.general, events)
             result = function.run(InputSet(work.number, work.key, events, self._inputs, folded), context)
-        elif isinstance(function.run, PerRecord):
+        elif isinstance(function.run, OfRecords):
             schema = self._encoder.schema(function.outputs[0])
             result = self._per_record(function.run, schema, self._tables(events, work), work, made, arguments)
         else:
@@ -290,13 +290,13 @@ class _Generation:
 
     def _per_record(
         self,
-        run: PerRecord,
+        run: OfRecords,
         schema: pa.Schema | None,
         tables: Iterator[pa.Table],
         work: SetWork,
         made: _Made,
         arguments: Mapping[str, Any],
-    ) -> pa.Table:
+    ) -> pa.Table | dict[str, pa.Table]:
         """Run a function of single records; to sift, keep those that it fails on apart."""
         (table,) = tables
         if work.mode != "sift":

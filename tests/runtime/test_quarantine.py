@@ -304,3 +304,59 @@ def test_whole_numbers_and_columns_that_are_lacking_are_no_mistake_of_a_record(t
 def test_a_word_that_means_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GraphErrors, match='on_error=\'skip\'; it is "stop" or "quarantine"'):
         windows(tmp_path, "skip").graph()
+
+
+def branched(tmp_path: Path, **settings: Any) -> Pipeline:
+    """Twenty records in two events; the predicates of two ports fail on some of them."""
+    pipeline = Pipeline("branched")
+
+    def even(record: dict[str, Any]) -> bool:
+        return not refused(record, 3, 14) and record["n"] % 2 == 0
+
+    def thrice(record: dict[str, Any]) -> bool:
+        return not refused(record, 1) and record["n"] % 3 == 0
+
+    def refused(record: dict[str, Any], *poison: int) -> bool:
+        if record["n"] in poison and not Mended.yes:
+            raise ValueError(f"cannot tell of {record}")
+        return False
+
+    source = pipeline.source("numbers", generator(lambda i: pa.table({"n": range(10 * i, 10 * i + 10)}), 2))
+    ports = source.branch(
+        even=even, thrice=thrice, large=pc.field("n") > 15, rest="others", name="sorted",
+        settings={"deterministic": True, "attempts": 1, **settings},
+    )  # fmt: skip
+    for port in ("even", "thrice", "large", "others"):
+        pipeline.sink(ports[port], files(tmp_path / port), name=port)
+    return pipeline
+
+
+def test_a_branch_sets_aside_the_records_that_a_predicate_fails_on(tmp_path: Path) -> None:
+    pipeline = branched(tmp_path, on_error="quarantine")
+    graph = pipeline.graph()
+    assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 3
+    held = quarantine_of(graph, **place(tmp_path))
+    assert [one.events for one in held] == [
+        "numbers.out#1 record 1", "numbers.out#1 record 3", "numbers.out#2 record 4",
+    ]  # fmt: skip
+    assert [one.row.error["record"] for one in held] == [str({"n": n}) for n in (1, 3, 14)]
+    assert held[0].row.error["message"] == "cannot tell of {'n': 1}"
+    of_ports = {
+        port: sorted(row["n"] for row in rows(tmp_path / port)) for port in ("even", "thrice", "large", "others")
+    }
+    assert of_ports == {
+        "even": [0, 2, 4, 6, 8, 10, 12, 16, 18], "thrice": [9, 15], "large": [17, 19], "others": [5, 7, 11, 13],
+    }  # fmt: skip
+
+    Mended.yes = True
+    decide_quarantined(graph, held, "retry", **place(tmp_path))
+    assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 0
+    assert sorted(row["n"] for row in rows(tmp_path / "even")) == list(range(0, 20, 2))
+    assert sorted(row["n"] for row in rows(tmp_path / "thrice")) == [3, 9, 15]
+    assert sorted(row["n"] for row in rows(tmp_path / "others")) == [1, 5, 7, 11, 13]
+    explained(pipeline, tmp_path)
+
+
+def test_without_quarantine_the_error_names_the_record_that_a_predicate_fails_on(tmp_path: Path) -> None:
+    with pytest.raises(UserFunctionFailed, match=r"numbers\.out#1.*record 3 \{'n': 3\}"):
+        run(branched(tmp_path), **place(tmp_path), engine="inline")
