@@ -4,7 +4,7 @@ Each function returns a sentence with the cure, or None where the argument is as
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -46,9 +46,19 @@ def wrong_sink(given: Any, name: str) -> str | None:
 
 def wrong_connection(given: Any, name: str) -> str | None:
     if isinstance(given, Connection):
-        return None
+        return wrong_schema(given.schema(), given.describe())
     cure = "give it a connection, such as postgres(...) without query= and table=, or http(...)"
     return f"{name} is to ask {told(given)}, which cannot be asked; {cure}"
+
+
+def wrong_schema(given: Any, name: str) -> str | None:
+    by_port = given if isinstance(given, Mapping) else {"out": given}
+    if given is None or all(isinstance(one, pa.Schema) for one in by_port.values()):
+        return None
+    cure = 'give it one of Arrow, as in pa.schema([("id", pa.int64())]), or such schemas by output port'
+    if type(given).__module__.startswith("pyspark."):
+        cure = "pyspark.sql.pandas.types.to_arrow_schema(...) makes one of Spark's"
+    return f"schema= of {name} is {told(given)}, which is no schema; {cure}"
 
 
 def wrong_window(given: Any, name: str) -> str | None:

@@ -165,7 +165,8 @@ def types_of(schema: Declared, sent: tuple[str, ...]) -> dict[str, Types]:
 
 
 def by_port(schema: Declared, sent: tuple[str, ...]) -> Mapping[str, pa.Schema]:
-    """Return schemas by output port, however they were given."""
-    if schema is None:
+    """Return schemas by output port, however they were given; what is none is refused where it is declared."""
+    given = {(sent or ("out",))[0]: schema} if isinstance(schema, pa.Schema) else schema
+    if not isinstance(given, Mapping):
         return {}
-    return {(sent or ("out",))[0]: schema} if isinstance(schema, pa.Schema) else schema
+    return {port: one for port, one in given.items() if isinstance(one, pa.Schema)}

@@ -17,6 +17,7 @@ from clew.pipeline.arguments import (
     wrong_connection,
     wrong_function,
     wrong_predicate,
+    wrong_schema,
     wrong_sink,
     wrong_source,
     wrong_window,
@@ -79,7 +80,7 @@ class Pipeline:
         self._add(
             OperatorSpec(
                 name, where, self._settings(settings, name, where), outputs=("out",), source=source,
-                schemas=self._schemas(source.schema(), ("out",), where),
+                schemas=self._schemas(source.schema(), ("out",), name, where),
             )
         )  # fmt: skip
         return Stream(Port(name, "out"), self)
@@ -354,7 +355,7 @@ class Pipeline:
         self._add(
             OperatorSpec(
                 own, where, self._settings(settings, own, where), ports, (*sent, *_outputs(late)), (generative, *late),
-                schemas=self._schemas(schema, sent, where), built_in=built_in,
+                schemas=self._schemas(schema, sent, own, where), built_in=built_in,
             )
         )  # fmt: skip
         return Stream(Port(own, sent[0] if sent else "out"), self)
@@ -389,7 +390,7 @@ class Pipeline:
             OperatorSpec(
                 name, where, self._settings(settings, name, where), received, sent,
                 self._generatives(operator, name, sent, where, besides), operator, sinks=written,
-                reads=asked, schemas=self._schemas(schema, sent, where), built_in=_is_built_in(operator),
+                reads=asked, schemas=self._schemas(schema, sent, name, where), built_in=_is_built_in(operator),
             )
         )  # fmt: skip
         return Stream(Port(name, sent[0] if sent else "out"), self)
@@ -527,8 +528,9 @@ class Pipeline:
             self._wrong(f"{name} could not move with {setting} as given; make it a number above zero", where)
         return settings
 
-    def _schemas(self, schema: Declared, sent: tuple[str, ...], where: str) -> Mapping[str, pa.Schema]:
+    def _schemas(self, schema: Declared, sent: tuple[str, ...], name: str, where: str) -> Mapping[str, pa.Schema]:
         fixed_ones = {}
+        self._right(wrong_schema(schema, name), where)
         for port, one in by_port(schema, sent).items():
             try:
                 fixed_ones[port] = fixed(one)

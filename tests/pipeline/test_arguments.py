@@ -10,8 +10,8 @@ import pytest
 
 from clew import Count, Pipeline, Stream, Tumbling
 from clew.errors import ClewError, GraphError, GraphErrors, UserFunctionFailed
-from clew.pipeline.functions import Aggregate, Branch
-from clew.pipeline.records import Filter
+from clew.pipeline.functions import Aggregate
+from clew.pipeline.records import Branch, Filter
 from clew.runtime.task import failure
 from tests.pipeline.outside import Drain, Tap, here, same
 

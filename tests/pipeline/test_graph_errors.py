@@ -9,9 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 import clew
 from clew import Batch, Capacity, Connection, InputSet, Operator, Pipeline, WriteAction, spark_write, sqlite
+from clew.connectors import files, http
 from clew.errors import GraphError, GraphErrors
 from tests.pipeline.outside import Drain, Tap, here, same
 
@@ -399,6 +401,17 @@ def _window_in_the_decorator(pipeline: Pipeline, orders: Any) -> None:
         (lambda p, s: s.branch(big=5, name="b"), "port big of b is to look whether 5 holds of a record, which is no"),
         (lambda p, s: s.branch(rest=5, name="b"), "5 cannot name a port of b"),
         (lambda p, s: p.source(5, Tap()), "5 cannot name an operator"),
+        (
+            lambda p, s: s.map(dict, schema={"id": "string"}, name="m"),
+            "schema= of m is {'id': 'string'}, which is no schema; give it one of Arrow, as in "
+            'pa.schema([("id", pa.int64())]), or such schemas by output port',
+        ),
+        (lambda p, s: p.source("f", files("in.csv", schema="id long")), "schema= of f is 'id long', which is no"),
+        (
+            lambda p, s: p.operator(s, name="o", schema=StructType())(same),
+            "schema= of o is StructType([]), which is no schema; pyspark.sql.pandas.types.to_arrow_schema(...) makes",
+        ),
+        (lambda p, s: s.enrich(http("http://x", schema=["n"]), str, name="e"), "schema= of http http://x is ['n']"),
     ],
 )
 def test_what_is_of_another_kind_than_is_needed_is_refused(declare: Any, message: str) -> None:

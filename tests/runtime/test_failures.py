@@ -224,11 +224,8 @@ def test_a_body_that_was_damaged_is_not_taken_for_one(tmp_path: Path) -> None:
         list(load(str(tmp_path), [Bodies((3,), (0,), file="gone")]))
 
 
-def test_a_listing_that_is_gone_from_the_log_stops_the_run(tmp_path: Path) -> None:
-    (tmp_path / "orders.csv").write_text("id\n1\n")
-    pipeline = Pipeline("listed")
-    pipeline.source("orders", files(tmp_path / "orders.csv"))
-    log = f"sqlite:///{tmp_path / 'log.db'}"
+def crashed_once_listed(pipeline: Pipeline, log: str) -> None:
+    """Run a pipeline until its source has listed what it will read, and has read nothing."""
     (fault,) = arm("after-action-complete@orders:raise")
     try:
         with pytest.raises(ClewError, match="failed 1 times without committing"):
@@ -236,12 +233,37 @@ def test_a_listing_that_is_gone_from_the_log_stops_the_run(tmp_path: Path) -> No
     finally:
         arm()
     assert fault.fired
+
+
+def test_a_listing_that_is_gone_from_the_log_stops_the_run(tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").write_text("id\n1\n")
+    pipeline = Pipeline("listed")
+    pipeline.source("orders", files(tmp_path / "orders.csv"))
+    log = f"sqlite:///{tmp_path / 'log.db'}"
+    crashed_once_listed(pipeline, log)
     with closing(sqlite3.connect(tmp_path / "log.db")) as connection, connection:
         dropped = "count = NULL, size = NULL, lengths = NULL, checksums = NULL, file = NULL, start = NULL, data = NULL"
         assert connection.execute(f"UPDATE read_event SET {dropped}").rowcount == 1
     said = "^the stored listing of source orders is gone from the log; start a --fresh run$"
     with pytest.raises(ClewError, match=said):
         run(pipeline, log=log, engine="inline")
+
+
+def test_a_schema_that_is_changed_once_the_files_are_listed_stops_the_run(tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").write_text("id\n1\n")
+    log = f"sqlite:///{tmp_path / 'log.db'}"
+
+    def read_as(**given: Any) -> Pipeline:
+        pipeline = Pipeline("listed")
+        orders = pipeline.source("orders", files(tmp_path / "orders.csv", **given))
+        pipeline.sink(orders, files(tmp_path / "out"), name="out")
+        return pipeline
+
+    crashed_once_listed(read_as(), log)
+    with pytest.raises(ClewError, match=r"schema= is not what it was when the run began, .* put it back as it was"):
+        run(read_as(schema=pa.schema([("id", pa.string())])), log=log, engine="inline")
+    run(read_as(), log=log, engine="inline")
+    assert [row["id"] for row in rows(tmp_path / "out")] == [1]
 
 
 def nulls_first(**settings: Any) -> Pipeline:
