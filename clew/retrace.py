@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from clew.errors import NoSuchRecord, NotAnOperator, NotMadeBy, SetupFailed
 from clew.ids import WRITES, EventId, InputSetId, Port, writes_port
-from clew.lineage.steps import Connections, steps_back
+from clew.lineage.steps import Connections, Step, steps_back
 from clew.lineage.trace import Trace, backward, check, forward
 from clew.model.compare import rows_of, same_rows, shown_apart
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
@@ -19,7 +19,7 @@ from clew.provenance.records import RecordTrace, records_back
 from clew.run import Log, engine_for, masked
 from clew.runtime.contributions import contributions
 from clew.runtime.engine import Engine
-from clew.runtime.past import Past, past, records, run_again
+from clew.runtime.past import Past, has_one_event, past, records, run_again
 from clew.runtime.task import Failure
 from clew.spark.options import SparkOptions
 from clew.store.base import KeptStore
@@ -49,7 +49,18 @@ def trace_back(
 ) -> Trace:
     """Return what an event was made of, to the sources or only along the paths from port `to`."""
     with opened(graph, log, bodies) as (store, _):
-        return backward(store, event, to)
+        return _worn(graph, backward(store, event, to))
+
+
+def _worn(graph: Graph, found: Trace) -> Trace:
+    """Leave of the steps at the edge of what was collected those that can have had more events than are left."""
+
+    def whole(step: Step) -> bool:
+        spec = graph.operators.get(step.operator)
+        one = spec is not None and spec.functions and all(has_one_event(spec, own.name) for own in spec.functions)
+        return bool(one and step.inputs)
+
+    return replace(found, edge=tuple(step for step in found.edge if not whole(step)))
 
 
 def trace_forward(
@@ -66,7 +77,7 @@ def trace_record(
 ) -> RecordTrace:  # fmt: skip
     """Return what one record of an event, by its place from 0 on, can have been made of."""
     with opened(graph, log, bodies) as (store, root):
-        found = backward(store, event, to)
+        found = _worn(graph, backward(store, event, to))
         rows = _rows(graph, store, event, root.bodies)
         if not 0 <= place < rows:
             raise NoSuchRecord(str(event), place, rows)

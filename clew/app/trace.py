@@ -73,6 +73,7 @@ def _trace(
             results().print(_as_tree(graph, found))
             for cut in found.cut:
                 typer.echo(f"the trace ends at {cut}: no lineage is captured there")
+            _tell_edge(found)
 
 
 def _trace_record(
@@ -93,6 +94,17 @@ def _trace_record(
             typer.echo(_named([e for e, _ in one]) if one[0][0].port.name.startswith(WRITES) else f"{one[0][0].port}")
             for line in _shown_records(graph, one, given):
                 typer.echo(f"  {line}")
+        _tell_edge(found.trace)
+
+
+def _tell_edge(found: Trace) -> None:
+    """Say of which Input Sets events may be gone; a trace that hid it would be taken for the whole."""
+    edge: dict[str, list[int]] = {}
+    for step in found.edge:
+        edge.setdefault(step.operator, []).append(step.input_set)
+    for operator, sets in edge.items():
+        what = f"Input Set{'s' if len(sets) > 1 else ''} {_ranges(sets)} of {operator}"
+        typer.echo(f"{what} may have had earlier events too: the log has forgotten them; keep= of a scope keeps more")
 
 
 def _by_port(found: RecordTrace) -> list[list[tuple[EventId, tuple[int, ...]]]]:
@@ -222,4 +234,5 @@ def _as_json(found: Trace) -> Mapping[str, Any]:
             for step in found.steps
         ],
         "cut": [str(port) for port in found.cut],
+        "may_lack_events": [{"operator": step.operator, "input_set": step.input_set} for step in found.edge],
     }

@@ -23,6 +23,8 @@ class Trace:
     steps: tuple[Step, ...]
     #: Ports at which the trace ends because lineage is not captured further.
     cut: tuple[Port, ...] = ()
+    #: Steps back at the edge of what was collected: events before the first, or all of a port, may be gone.
+    edge: tuple[Step, ...] = ()
     _by_event: dict[EventId, list[Step]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -53,7 +55,8 @@ def backward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
         return [] if port == to else [_kept(step, wanted) for step in steps_back(log, known, port, numbers)]
 
     found, cut = _walk(known, start, steps, lambda step: step.inputs, nearest_last=True)
-    return Trace(start, "back", tuple(found), tuple(port for port in cut if port != to))
+    edge = _edge(log, known, found, wanted)
+    return Trace(start, "back", tuple(found), tuple(port for port in cut if port != to), edge)
 
 
 def forward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
@@ -88,6 +91,21 @@ def forward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
 def _kept(step: Step, wanted: Callable[[Port], bool]) -> Step:
     inputs = tuple(event for event in step.inputs if wanted(event.port))
     return Step(step.operator, step.input_set, inputs, step.outputs, step.reads, step.asides)
+
+
+def _edge(log: Lineages, known: Connections, steps: Sequence[Step], wanted: Callable[[Port], bool]) -> tuple[Step, ...]:
+    """Return the steps whose first event of some port is the first that is left of it, or that have none of it."""
+    collected: dict[Port, int] = {}
+    edge = []
+    for step in steps:
+        for sender in filter(wanted, known.inputs(step.operator)):
+            if sender not in collected:
+                collected[sender] = log.extent(sender)[0]
+            first = min((event.number for event in step.inputs if event.port == sender), default=0)
+            if collected[sender] and first <= collected[sender] + 1:
+                edge.append(step)
+                break
+    return tuple(edge)
 
 
 def _walk(

@@ -68,13 +68,20 @@ def past(graph: Graph, store: KeptStore, operator: str, number: InputSetId, root
 
 
 def _may_lack_events(spec: OperatorSpec, store: KeptStore, members: Sequence[Member], function: str) -> bool:
-    """Say whether events of an Input Set may be gone: it is then the oldest of its port, and has others than its own.
+    """Say whether events of an Input Set may be gone: of some port, it has the first that is left, or none.
 
     Collection cuts a port between two events, wherever Input Sets begin.
     """
-    if isinstance(spec.function(function).window, Each) and spec.general is None:
+    if has_one_event(spec, function):
         return False
-    return any(1 < member.first == store.extent(spec.inputs[member.port.name])[0] + 1 for member in members)
+    first = {member.port.name: member.first for member in reversed(members)}
+    collected = {port: store.extent(sender)[0] for port, sender in spec.inputs.items()}
+    return any(gone and first.get(port, 0) <= gone + 1 for port, gone in collected.items())
+
+
+def has_one_event(spec: OperatorSpec, function: str) -> bool:
+    """Say whether every Input Set of a function has one event, so that it is there or is not."""
+    return isinstance(spec.function(function).window, Each) and spec.general is None
 
 
 def _label(spec: OperatorSpec, store: KeptStore, number: InputSetId) -> Label:

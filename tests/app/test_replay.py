@@ -154,6 +154,25 @@ def test_an_input_set_of_which_events_are_gone_is_said(file: str, kept: int) -> 
     assert "events of Input Set 2 of sums are no longer in the log, or may not all be; choose a later" in answer.stderr
 
 
+@pytest.mark.parametrize("kept", [4, 5, 7, 9])
+def test_a_trace_says_that_events_may_be_gone(file: str, kept: int) -> None:
+    store = Log.at(None, "sums").open("sums")
+    store.collect(keep={Port("numbers", "out"): kept, Port("sums", "out"): 1})
+    store.close()
+    said = "Input Set 2 of sums may have had earlier events too: the log has forgotten them; keep= of a scope keeps"
+    assert said in call("trace", "back", file, "sums.out#2").stdout
+    told = json.loads(call("trace", "back", file, "sums.out#2", "--json").stdout)
+    assert told["may_lack_events"] == [{"operator": "sums", "input_set": 2}]
+
+
+def test_a_trace_after_what_was_collected_is_whole(file: str) -> None:
+    store = Log.at(None, "sums").open("sums")
+    store.collect(keep={Port("numbers", "out"): 6, Port("sums", "out"): 1})
+    store.close()
+    assert "forgotten" not in call("trace", "back", file, "sums.out#3").stdout
+    assert json.loads(call("trace", "back", file, "sums.out#3", "--json").stdout)["may_lack_events"] == []
+
+
 def test_an_input_set_after_what_was_collected_is_run_again(file: str) -> None:
     store = Log.at(None, "sums").open("sums")
     store.collect(keep={Port("numbers", "out"): 6, Port("sums", "out"): 1})
