@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from clew.errors import NoSuchRecord, NotAnOperator, NotMadeBy, SetupFailed
+from clew.errors import NoSuchRecord, NotAnOperator, NotMadeBy, SetExpired, SetupFailed
 from clew.ids import WRITES, EventId, InputSetId, Port, writes_port
 from clew.lineage.steps import Connections, Step, steps_back
 from clew.lineage.trace import Trace, backward, check, forward
@@ -148,6 +148,8 @@ class Replayed:
     differences: tuple[Difference, ...] = ()
     #: What the function failed of, where it did.
     failure: Failure | None = None
+    #: Whether its events may not all be in the log any more: then it was not run.
+    expired: bool = False
 
     @property
     def same(self) -> bool:
@@ -188,13 +190,20 @@ def diff(
     options: SparkOptions | None = None,
     program: "Program | None" = None,
 ) -> Iterator[Replayed]:
-    """Run all logged Input Sets of an operator with its function as it is now; yields each, compared."""
+    """Run all logged Input Sets of an operator with its function as it is now; yields each, compared.
+
+    Those that collection has left without some of their events are yielded as expired.
+    """
     spec = _operator(graph, operator)
     with opened(graph, log, bodies) as (store, place):
         engine: Engine | None = None
         try:
             for number in _made(store, spec):
-                one = past(graph, store, operator, number, place.bodies)
+                try:
+                    one = past(graph, store, operator, number, place.bodies)
+                except SetExpired:
+                    yield Replayed(operator, number, (), (), expired=True)
+                    continue
                 if engine is None:
                     engine = _engine_for(graph, [one], options, program)
                 yield from _compared(store, engine, [one], place.bodies)

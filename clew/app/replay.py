@@ -84,29 +84,36 @@ def diff(
     with explained():
         graph, given = _asked(file, log, bodies, spark_flags(master, conf, packages, jars, py_files))
         with redirect_stdout(sys.stderr):
-            counts, others = _gathered(compare(graph, operator, **given), as_json)
+            counts, others, expired = _gathered(compare(graph, operator, **given), as_json)
         if as_json:
-            print_json({"operator": operator, "input_sets": counts, "changed": [as_mapping(one) for one in others]})
+            changed = [as_mapping(one) for one in others]
+            print_json({"operator": operator, "input_sets": counts, "changed": changed, "expired": expired})
         else:
             for one in others[:_MOST]:
                 _print(one)
             if len(others) > _MOST:
                 typer.echo(f"and {counted(len(others) - _MOST, 'further Input Set')}")
             typer.echo(f"{len(others)} of {counted(counts, 'Input Set')} of {operator} give something else")
+            if expired:
+                gone = f"{counted(len(expired), 'further Input Set')} may have lost events to collection, and"
+                typer.echo(f"{gone} {'was' if len(expired) == 1 else 'were'} not run")
         if others:
             raise typer.Exit(FAILED)
 
 
-def _gathered(found: Iterable[Replayed], quiet: bool) -> tuple[int, list[Replayed]]:
-    """Return how many Input Sets were run, and those that give something else."""
-    counts, others = 0, []
+def _gathered(found: Iterable[Replayed], quiet: bool) -> tuple[int, list[Replayed], list[int]]:
+    """Return how many Input Sets were run, those that give something else, and those that could not be run."""
+    counts, others, expired = 0, [], []
     for one in found:
+        if one.expired:
+            expired.append(one.input_set)
+            continue
         counts += 1
         if not one.same:
             others.append(one)
         if counts % 1_000 == 0 and not quiet:
             typer.echo(f"{counts} Input Sets, {len(others)} differ", err=True)
-    return counts, others
+    return counts, others, expired
 
 
 def _asked(file: str, log: str | None, bodies: str | None, flags: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:

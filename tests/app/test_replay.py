@@ -146,19 +146,31 @@ def test_what_cannot_be_run_again_is_said(file: str, operator: str, event: str, 
 
 @pytest.mark.parametrize("kept", [4, 5, 7, 9])
 def test_an_input_set_of_which_events_are_gone_is_said(file: str, kept: int) -> None:
-    store = Log.at(None, "sums").open("sums")
-    store.collect(keep={Port("numbers", "out"): kept, Port("sums", "out"): 1})
-    store.close()
+    collected(kept)
     answer = call("replay", file, "sums", "--event", "sums.out#2")
     assert answer.exit_code == 1
     assert "events of Input Set 2 of sums are no longer in the log, or may not all be; choose a later" in answer.stderr
 
 
-@pytest.mark.parametrize("kept", [4, 5, 7, 9])
-def test_a_trace_says_that_events_may_be_gone(file: str, kept: int) -> None:
+def test_a_comparison_leaves_out_what_events_are_gone_of(file: str) -> None:
+    collected(5)
+    answer = call("diff", file, "sums")
+    assert answer.exit_code == 0
+    assert "0 of 1 Input Set of sums give something else" in answer.stdout
+    assert "1 further Input Set may have lost events to collection, and was not run" in answer.stdout
+    assert json.loads(call("diff", file, "sums", "--json").stdout)["expired"] == [2]
+
+
+def collected(kept: int) -> None:
+    """Have the log forget the source's events before one."""
     store = Log.at(None, "sums").open("sums")
     store.collect(keep={Port("numbers", "out"): kept, Port("sums", "out"): 1})
     store.close()
+
+
+@pytest.mark.parametrize("kept", [4, 5, 7, 9])
+def test_a_trace_says_that_events_may_be_gone(file: str, kept: int) -> None:
+    collected(kept)
     said = "Input Set 2 of sums may have had earlier events too: the log has forgotten them; keep= of a scope keeps"
     assert said in call("trace", "back", file, "sums.out#2").stdout
     told = json.loads(call("trace", "back", file, "sums.out#2", "--json").stdout)
@@ -166,17 +178,13 @@ def test_a_trace_says_that_events_may_be_gone(file: str, kept: int) -> None:
 
 
 def test_a_trace_after_what_was_collected_is_whole(file: str) -> None:
-    store = Log.at(None, "sums").open("sums")
-    store.collect(keep={Port("numbers", "out"): 6, Port("sums", "out"): 1})
-    store.close()
+    collected(6)
     assert "forgotten" not in call("trace", "back", file, "sums.out#3").stdout
     assert json.loads(call("trace", "back", file, "sums.out#3", "--json").stdout)["may_lack_events"] == []
 
 
 def test_an_input_set_after_what_was_collected_is_run_again(file: str) -> None:
-    store = Log.at(None, "sums").open("sums")
-    store.collect(keep={Port("numbers", "out"): 6, Port("sums", "out"): 1})
-    store.close()
+    collected(6)
     assert "the same again" in call("replay", file, "sums", "--event", "sums.out#3").stdout
 
 
