@@ -13,6 +13,7 @@ from clew.app.flags import Conf, Jars, Master, Packages, PyFiles, make_importabl
 from clew.app.settings import in_force
 from clew.app.target import Bodies, File, Json, LogUrl, Target
 from clew.app.terminal import FAILED, explained, print_json
+from clew.ids import InputSetId
 from clew.pipeline.graph import Graph
 from clew.retrace import Difference, Replayed, named_event
 from clew.retrace import diff as compare
@@ -101,9 +102,11 @@ def diff(
             raise typer.Exit(FAILED)
 
 
-def _gathered(found: Iterable[Replayed], quiet: bool) -> tuple[int, list[Replayed], list[int]]:
+def _gathered(found: Iterable[Replayed], quiet: bool) -> tuple[int, list[Replayed], list[InputSetId]]:
     """Return how many Input Sets were run, those that give something else, and those that could not be run."""
-    counts, others, expired = 0, [], []
+    counts = 0
+    others: list[Replayed] = []
+    expired: list[InputSetId] = []
     for one in found:
         if one.expired:
             expired.append(one.input_set)
