@@ -143,8 +143,19 @@ def _collect_sets(log: Transaction, operator: str, files: set[str]) -> None:
             )  # fmt: skip
 
 
+_COLLECTED_INPUT = (
+    "SELECT 1 FROM link l JOIN collected c ON c.operator = l.operator AND c.port = l.port "
+    "WHERE l.rec_operator = ? AND c.upto > 0 LIMIT 1"
+)
+
+
 def _collect_decisions(log: Transaction, operator: str) -> None:
-    """Forget what was decided before the first event whose assignment is left."""
+    """Forget what was decided before the first event whose assignment is left, once events before it are forgotten.
+
+    While all events are there, a run can be followed from its start, and that takes all decisions.
+    """
+    if not log.fetch(_COLLECTED_INPUT, operator):
+        return
     first = log.fetch("SELECT min(seq) FROM ack WHERE operator = ?", operator)[0][0]
     if first is None:
         log.run("DELETE FROM decision WHERE operator = ?", operator)

@@ -602,7 +602,13 @@ class MemoryStore(MemoryLineage):
             self._collect_decisions(operator)
 
     def _collect_decisions(self, operator: str) -> None:
-        """Forget what was decided before the first event whose entries are left."""
+        """Forget what was decided before the first event whose entries are left, once events before it are forgotten.
+
+        While all events are there, a run can be followed from its start, and that takes all decisions.
+        """
+        inputs = [sender for receiver, sender in self._senders.items() if receiver.operator == operator]
+        if not any(self._rows.collected.get(sender) for sender in inputs):
+            return
         left = [
             entry.seq
             for receiver, entries in self._rows.entries.items()

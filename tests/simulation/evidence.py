@@ -30,6 +30,8 @@ class Evidence:
         self._rows = journal._rows
         self._senders = dict(journal._senders)
         self._lookups = journal._lookups
+        assert journal._topology is not None
+        self._uncaptured = journal._topology.uncaptured
         self.run = journal.run_id
         self.root = root
 
@@ -83,7 +85,7 @@ class Evidence:
         return late_of(row.state) if row is not None else {}
 
     def uncaptured(self, operator: str) -> bool:
-        return False
+        return operator in self._uncaptured
 
     def lineage(self, port: Port) -> Iterator[tuple[int, int]]:
         return iter(self._rows.lineage.get(port, []))

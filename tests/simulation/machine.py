@@ -324,7 +324,7 @@ class Machine:
 
     def _collect(self) -> None:
         try:
-            collect(self.journal, self._directory)
+            collect(self.journal, self._directory, wiring._kept(self.graph, self.journal))
         except CrashInjected as crash:
             self._crash(None, crash)
 
@@ -385,7 +385,7 @@ def show_drawn(scene: Scene, wanted: Schedule, gaps: Sequence[int]) -> None:
         schedule = _met(wanted, result)
         if not result.missed:
             with _replayed(scene, schedule):
-                judge(result, directory, scene.collects)
+                judge(result, directory, scene)
                 _judge(scene, result)
     if result.missed:
         simulate(scene, schedule)
@@ -421,13 +421,14 @@ def _lively(scene: Scene) -> int:
     return LIVELY * baseline(scene).rounds if scene.name in SCENES else MOST_ROUNDS
 
 
-def judge(result: Result, root: str | None, collects: bool) -> None:
+def judge(result: Result, root: str | None, scene: Scene) -> None:
     """Let the checker say whether some run without failures explains this one."""
     evidence = Evidence(result.journal, root)
     verdict = Checker(result.graph, evidence, Here(result.graph)).check()
     verdict.findings += check_trace(evidence, result.trace)
-    # What was collected cannot be decided, and only that.
-    found = [finding for finding in verdict.findings if finding.weight == "wrong" or not collects]
+    # What was collected cannot be decided, nor what has no lineage, and only that.
+    decidable = scene.traced and not scene.collects
+    found = [finding for finding in verdict.findings if finding.weight == "wrong" or decidable]
     assert not found, f"{verdict.word}: {found[0]}"
 
 
@@ -452,7 +453,7 @@ def _run(scene: Scene, schedule: Schedule, rehearsal: bool = False, gaps: Sequen
     with _no_waiting(), _directory(scene) as directory:
         result = Machine(scene, schedule, directory, rehearsal, gaps).run()
         if not rehearsal:
-            judge(result, directory, scene.collects)
+            judge(result, directory, scene)
         return result
 
 

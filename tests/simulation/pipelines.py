@@ -45,6 +45,8 @@ class Scene:
     judge: Callable[[World, Journal], None]
     #: Whether garbage is collected beside the run, and bodies are kept in files.
     collects: bool = False
+    #: Whether lineage is captured of every operator: of the others the checker cannot decide all.
+    traced: bool = True
 
     @property
     def replay(self) -> str:

@@ -53,6 +53,11 @@ KINDS = (
 )
 
 
+#: Of which operators lineage is captured: of all; of the paths from a source to a sink; of these, as much as has room
+#: in some bytes when the rest is collected; of every other operator.
+LINEAGE = ("all", "scope", "kept", "some")
+
+
 @dataclass(frozen=True)
 class Node:
     """One operator: what it does, with which window, on which of the ports before it."""
@@ -76,11 +81,13 @@ class Blueprint:
     sinks: tuple[str, ...]
     events: int = 6
     collects: bool = False
+    lineage: str = "all"
 
 
 def scene(blueprint: Blueprint) -> Scene:
     """Return the pipeline as one to simulate; the checker is its only judge."""
-    return Scene(repr(blueprint), lambda world: declare(blueprint, world), False, _no_more, blueprint.collects)
+    traced = blueprint.lineage == "all"
+    return Scene(repr(blueprint), lambda world: declare(blueprint, world), False, _no_more, blueprint.collects, traced)
 
 
 def _no_more(world: World, journal: Journal) -> None:
@@ -95,12 +102,24 @@ def declare(blueprint: Blueprint, world: World) -> Graph:
     for index, node in enumerate(blueprint.nodes):
         picks = list(dict.fromkeys(pick % len(outs) for pick in node.inputs))
         read |= set(picks)
-        outs += _node(pipeline, world, node, f"op{index}", [outs[pick] for pick in picks])
+        ports = [outs[pick] for pick in picks]
+        outs += _node(pipeline, world, node, f"op{index}", ports, blueprint.lineage != "some" or index % 2 == 1)
     unread = [out for index, out in enumerate(outs) if index not in read]
     for index, out in enumerate(unread):
         kind = blueprint.sinks[index % len(blueprint.sinks)]
         pipeline.sink(out, SINKS[kind](world, f"sink{index}"), name=f"sink{index}", **TURNS)
+    if blueprint.lineage in ("scope", "kept"):
+        _scope(pipeline, 300 if blueprint.lineage == "kept" else None)
     return pipeline.graph()
+
+
+def _scope(pipeline: Pipeline, room: int | None) -> None:
+    """Capture lineage from a source that leads to the first sink, to that sink."""
+    operators = pipeline.graph().operators
+    port = operators["sink0"].inputs["in"]
+    while operators[port.operator].inputs:
+        port = next(iter(operators[port.operator].inputs.values()))
+    pipeline.lineage(f"{port}", "sink0", keep_bytes=room)
 
 
 def _source(pipeline: Pipeline, world: World, blueprint: Blueprint, index: int) -> Any:
@@ -139,8 +158,8 @@ def _records_of(numbers: Any, times: Any) -> pa.Table:
     return pa.table({"n": numbers, "t": times, "k": pc.bit_wise_and(numbers, 1)})
 
 
-def _node(pipeline: Pipeline, world: World, node: Node, name: str, ports: Sequence[Any]) -> list[Any]:
-    settings: dict[str, Any] = {**TURNS, "name": name, "capacity": node.capacity}
+def _node(pipeline: Pipeline, world: World, node: Node, name: str, ports: Sequence[Any], lineage: bool) -> list[Any]:
+    settings: dict[str, Any] = {**TURNS, "name": name, "capacity": node.capacity, "lineage": lineage}
     if node.group:
         settings["group"] = f"group{node.group}"
     if node.kind in ("ledger", "asked", "clocked"):

@@ -4,6 +4,7 @@ import pytest
 
 from tests.simulation.machine import Schedule, simulate
 from tests.simulation.pipelines import SCENES
+from tests.simulation.random_pipelines import Blueprint, Node, scene
 
 
 @pytest.mark.parametrize("seed", [15, 177, 198])
@@ -29,3 +30,11 @@ def test_late_records_of_a_session_keep_the_order_of_their_event() -> None:
 def test_a_body_file_of_a_write_that_may_come_again_is_not_collected() -> None:
     """The mark that the write is done is not durable by itself; a collection that removes its body must make it so."""
     simulate(SCENES["collected"], Schedule(3, ("after-gather@fives_sink#5",), ("machine",)))
+
+
+def test_what_the_clock_decided_is_kept_as_long_as_all_events_are() -> None:
+    """It was collected although a scope kept every event, and the run could not be followed from its start."""
+    kinds = (("same", 0), ("same", 1), ("clocked", 0), ("same", 2))
+    nodes = tuple(Node(kind, (before,), "batch", capacity=1) for kind, before in kinds)
+    kept = Blueprint(("generator",), nodes, ("checkable",), events=1, collects=True, lineage="scope")
+    simulate(scene(kept), Schedule(48, ("after-take-over@op2#1", "after-take-over@op2#2")))
