@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 
 from clew.errors import ClewError
-from clew.ids import Port
+from clew.ids import EventId, Port
 from clew.model.certificate import Certificate, EventWrong, Finding, Verdict, undecided, wrong
 from clew.model.compare import shown
 from clew.model.declared import as_of_code
@@ -34,7 +34,7 @@ def check_source(spec: OperatorSpec, certificate: Certificate, compute: Compute,
     try:
         count, finding = check_sent(certificate.sent(port), port)
         verdict.count("events", count)
-        finding = finding or _check_actions(spec.name, certificate)
+        finding = finding or _check_actions(spec.name, certificate) or _check_origins(port, certificate, count)
         if finding is not None:
             verdict.findings.append(finding)
             return
@@ -60,6 +60,31 @@ def _check_actions(source: str, certificate: Certificate) -> Finding | None:
             return wrong(source, f"read action {expected} is missing", expected=str(expected), found=str(number))
         if not complete:
             return wrong(source, f"has finished, but its read action {number} is incomplete")
+    return None
+
+
+def _check_origins(port: Port, certificate: Certificate, sent: int) -> Finding | None:
+    """Check that lineage leads from every event, save the end, to one read action, and through these in order.
+
+    A log from before sources had any has none at first.
+    """
+    if certificate.uncaptured(port.operator):
+        return None
+    known = sum(1 for _ in certificate.actions(port.operator))
+    due, before = None, 1
+    for number, action in certificate.lineage(port):
+        event = str(EventId(port, number))
+        if due is not None and number != due:
+            return wrong(port.operator, "its lineage leaves out an event, or has it twice", event=event,
+                         expected=str(EventId(port, due)), found=event)  # fmt: skip
+        if not before <= action <= known:
+            return wrong(port.operator, "its lineage leads to another read action than that which gave it", event=event,
+                         expected=f"one of {before} to {known}", found=str(action))  # fmt: skip
+        due, before = number + 1, action
+    # The end is an event too, which was read from nowhere.
+    if due is not None and due != sent:
+        return wrong(port.operator, "has sent events that its lineage does not know, or fewer than it knows",
+                     expected=f"{sent - 1} events", found=f"{due - 1} events")  # fmt: skip
     return None
 
 

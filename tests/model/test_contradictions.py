@@ -364,3 +364,30 @@ def test_lineage_of_a_write_action_that_was_never_made(tmp_path: Path) -> None:
         "WHERE port LIKE 'writes:%' GROUP BY operator, port"
     )
     assert "lineage tells of write action" in only(made.verify()).fact
+
+
+OF_SOURCE = "FROM lineage WHERE operator = 'numbers'"
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        (
+            "UPDATE lineage SET input_set = input_set + 7 WHERE operator = 'numbers'",
+            "its lineage leads to another read action than that which gave it",
+        ),
+        (
+            f"DELETE {OF_SOURCE} AND first = (SELECT max(first) {OF_SOURCE})",
+            "has sent events that its lineage does not know, or fewer than it knows",
+        ),
+        (
+            f"DELETE {OF_SOURCE} AND first = (SELECT min(first) {OF_SOURCE} AND first > 1)",
+            "its lineage leaves out an event, or has it twice",
+        ),
+    ],
+)
+def test_lineage_of_a_source_that_is_not_that_of_its_read_actions(sevens: Finished, change: str, fact: str) -> None:
+    assert explained(sevens.verify())
+    assert sevens.ask(f"SELECT count(*) {OF_SOURCE}")[0][0] > 2
+    sevens.change(change)
+    assert only(sevens.verify()).fact == fact
