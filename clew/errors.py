@@ -483,6 +483,20 @@ class SetExpired(ClewError):
 
 
 @dataclass(eq=False)
+class NoInputSet(ClewError):
+    """An event that lineage leads to no Input Set of an operator from."""
+
+    event: str
+    operator: str
+
+    def __str__(self) -> str:
+        return (
+            f"the log does not say which Input Set of {self.operator} {self.event} belongs to: none is on the paths of "
+            "a lineage scope; let one lead there with pipeline.lineage(start, target), and run again"
+        )
+
+
+@dataclass(eq=False)
 class NotAnOperator(ClewError):
     """What has no function of the user's cannot be run again."""
 

@@ -88,14 +88,18 @@ class Fault:
         return cls(match[1], match[2] or "", int(match[3] or 1), match[4] or "kill")
 
     def due(self, operator: str) -> bool:
+        """Count a visit; return whether it is time."""
         if self.operator and self.operator != operator:
             return False
         with self.lock:
             self.seen += 1
-            if self.fired or self.seen < self.nth:
-                return False
-            self.fired = True
-            return True
+            return not self.fired and self.seen >= self.nth
+
+    def take(self) -> bool:
+        """Return True once."""
+        with self.lock:
+            taken, self.fired = not self.fired, True
+            return taken
 
 
 _armed: dict[str, list[Fault]] = {}
@@ -114,8 +118,9 @@ def fault_point(name: str, operator: str = "") -> None:
     """Die here if a test asked for it."""
     if not _armed:
         return
-    for fault in _armed.get(name, ()):
-        if fault.due(operator):
+    # Each counts this visit, also where another one ends it.
+    for fault in [fault for fault in _armed.get(name, ()) if fault.due(operator)]:
+        if fault.take():
             _fire(fault, operator)
 
 

@@ -12,6 +12,11 @@ class Port(NamedTuple):
     def __str__(self) -> str:
         return f"{self.operator}.{self.name}"
 
+    @property
+    def told(self) -> str:
+        """The port as people name it: write actions by their connection."""
+        return f"{self.operator}.{self.name.removeprefix(WRITES)}"
+
     @classmethod
     def parse(cls, text: str) -> "Port":
         """Read `operator.port`; a bare operator means its port `out`."""
@@ -27,6 +32,11 @@ class EventId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.port}#{self.number}"
+
+    @property
+    def told(self) -> str:
+        """The event as people name it."""
+        return f"{self.port.told}#{self.number}"
 
 
 InputSetId = NewType("InputSetId", int)

@@ -3,19 +3,27 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from clew.errors import NoSuchRecord, NotAnOperator, NotMadeBy, SetExpired, SetupFailed
-from clew.ids import WRITES, EventId, InputSetId, Port, writes_port
-from clew.lineage.steps import Connections, Step, steps_back
+from clew.errors import (
+    NoInputSet,
+    NoSuchRecord,
+    NotAnOperator,
+    NotCaptured,
+    NotMadeBy,
+    SetExpired,
+    SetupFailed,
+)
+from clew.ids import WRITES, Capture, EventId, InputSetId, Port, writes_port
+from clew.lineage.steps import Connections, Step, steps_back, steps_forward
 from clew.lineage.trace import Trace, backward, check, forward
 from clew.model.compare import rows_of, same_rows, shown_apart
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
 from clew.pipeline.onpandas import OnPandas
 from clew.pipeline.records import Branch, PerRecord
-from clew.provenance.records import RecordTrace, records_back
+from clew.provenance.records import RecordTrace, records_back, records_forward
 from clew.run import Log, engine_for, masked
 from clew.runtime.contributions import contributions
 from clew.runtime.engine import Engine
@@ -45,11 +53,15 @@ def opened(graph: Graph, log: str | None, bodies: str | None) -> Iterator[tuple[
 
 
 def trace_back(
-    graph: Graph, event: EventId, to: Port | None = None, *, log: str | None = None, bodies: str | None = None
-) -> Trace:
-    """Return what an event was made of, to the sources or only along the paths from port `to`."""
+    graph: Graph, event: EventId | str, to: Port | str | None = None, *, log: str | None = None,
+    bodies: str | None = None,
+) -> Trace:  # fmt: skip
+    """Return what an event was made of, to the sources or only along the paths from port `to`.
+
+    Events and ports may be given as people name them: `"paid.out#17"`, `"orders"`.
+    """
     with opened(graph, log, bodies) as (store, _):
-        return _worn(graph, backward(store, event, to))
+        return _worn(graph, backward(store, _event(graph, event), _port(graph, to)))
 
 
 def _worn(graph: Graph, found: Trace) -> Trace:
@@ -64,25 +76,62 @@ def _worn(graph: Graph, found: Trace) -> Trace:
 
 
 def trace_forward(
-    graph: Graph, event: EventId, to: Port | None = None, *, log: str | None = None, bodies: str | None = None
-) -> Trace:
+    graph: Graph, event: EventId | str, to: Port | str | None = None, *, log: str | None = None,
+    bodies: str | None = None,
+) -> Trace:  # fmt: skip
     """Return what was made of an event, to the ends of the pipeline or only along the paths to port `to`."""
     with opened(graph, log, bodies) as (store, _):
-        return forward(store, event, to)
+        return forward(store, _event(graph, event), _port(graph, to))
+
+
+def step_back(graph: Graph, event: EventId | str, *, log: str | None = None, bodies: str | None = None) -> list[Step]:
+    """Return what an event was made of, one step back: an Input Set, its events, and what it read."""
+    with opened(graph, log, bodies) as (store, _):
+        known, asked = Connections(store), _event(graph, event)
+        check(store, known, asked)
+        return steps_back(store, known, asked.port, [asked.number])
+
+
+def step_forward(
+    graph: Graph, event: EventId | str, *, log: str | None = None, bodies: str | None = None
+) -> list[Step]:
+    """Return what was made of an event, one step forward: the Input Sets that it joined, at all its receivers."""
+    with opened(graph, log, bodies) as (store, _):
+        known, asked = Connections(store), _event(graph, event)
+        check(store, known, asked, backward=False)
+        return steps_forward(store, known, asked.port, [asked.number])
 
 
 def trace_record(
-    graph: Graph, event: EventId, place: int, to: Port | None = None, *, log: str | None = None,
-    bodies: str | None = None,
+    graph: Graph, event: EventId | str, place: int, to: Port | str | None = None, *, log: str | None = None,
+    bodies: str | None = None, direction: Literal["back", "forward"] = "back",
 ) -> RecordTrace:  # fmt: skip
-    """Return what one record of an event, by its place from 0 on, can have been made of."""
+    """Return what one record of an event, by its place from 0 on, can have been made of, or can have a part in."""
+    start, port = _event(graph, event), _port(graph, to)
     with opened(graph, log, bodies) as (store, root):
-        found = _worn(graph, backward(store, event, to))
-        rows = _rows(graph, store, event, root.bodies)
-        if not 0 <= place < rows:
-            raise NoSuchRecord(str(event), place, rows)
+        trace = _worn(graph, backward(store, start, port)) if direction == "back" else forward(store, start, port)
+
+        def rows(one: EventId) -> int:
+            return _rows(graph, store, one, root.bodies)
+
+        if not 0 <= place < rows(start):
+            raise NoSuchRecord(start.told, place, rows(start))
         find = contributions(graph, store, root.bodies)
-        return records_back(found, place, lambda step, outputs: _places(find(step.operator, step.input_set, outputs)))
+
+        def narrow(step: Step, outputs: Mapping[EventId, tuple[int, ...]]) -> dict[EventId, tuple[int, ...]]:
+            return _places(find(step.operator, step.input_set, outputs))
+
+        if direction == "back":
+            return records_back(trace, place, narrow)
+        return records_forward(trace, place, rows, narrow)
+
+
+def _event(graph: Graph, given: EventId | str) -> EventId:
+    return named_event(graph, given) if isinstance(given, str) else given
+
+
+def _port(graph: Graph, given: Port | str | None) -> Port | None:
+    return named_port(graph, given) if isinstance(given, str) else given
 
 
 def _places(found: Mapping[EventId, set[int]]) -> dict[EventId, tuple[int, ...]]:
@@ -102,10 +151,12 @@ def _rows(graph: Graph, store: KeptStore, event: EventId, root: str | None) -> i
     )
 
 
-def records_of(graph: Graph, event: EventId, *, log: str | None = None, bodies: str | None = None) -> pa.Table:
+def records_of(graph: Graph, event: EventId | str, *, log: str | None = None, bodies: str | None = None) -> pa.Table:
     """Return the records of an event, from the log."""
     with opened(graph, log, bodies) as (store, place):
-        return records(store, event, place.bodies)
+        asked = _event(graph, event)
+        check(store, Connections(store), asked, backward=False)
+        return records(store, asked, place.bodies)
 
 
 def named_port(graph: Graph, text: str) -> Port:
@@ -160,7 +211,7 @@ class Replayed:
 def replay(
     graph: Graph,
     operator: str,
-    event: EventId,
+    event: EventId | str,
     *,
     log: str | None = None,
     bodies: str | None = None,
@@ -176,7 +227,11 @@ def replay(
     spec = _operator(graph, operator)
     used = replace(graph, operators={**graph.operators, operator: wrapped(spec, wrap)}) if wrap else graph
     with opened(graph, log, bodies) as (store, place):
-        sets = [past(used, store, operator, number, place.bodies) for number in _sets(store, spec, event)]
+        asked = _event(graph, event)
+        numbers = _sets(store, spec, asked)
+        if not numbers:
+            raise NoInputSet(asked.told, operator)
+        sets = [past(used, store, operator, number, place.bodies) for number in numbers]
         with _computing(used, sets, options, program) as engine:
             return list(_compared(store, engine, sets, place.bodies))
 
@@ -196,6 +251,8 @@ def diff(
     """
     spec = _operator(graph, operator)
     with opened(graph, log, bodies) as (store, place):
+        if not store.captures().get(operator, Capture()).outputs:
+            raise NotCaptured(operator)
         engine: Engine | None = None
         try:
             for number in _made(store, spec):
@@ -227,7 +284,7 @@ def _sets(store: KeptStore, spec: OperatorSpec, event: EventId) -> list[InputSet
         return [step.input_set for step in steps_back(store, known, event.port, [event.number])]
     receivers = [Port(spec.name, port) for port, sender in spec.inputs.items() if sender == event.port]
     if not receivers:
-        raise NotMadeBy(str(event), spec.name)
+        raise NotMadeBy(event.told, spec.name)
     return sorted({number for receiver in receivers for _, number in store.joined(receiver, event.number, 1)})
 
 
@@ -236,13 +293,16 @@ def _made(store: KeptStore, spec: OperatorSpec) -> Iterator[InputSetId]:
 
     Those whose events have all joined another one made none.
     """
+    captured = store.captures().get(spec.name, Capture()).inputs
     state = store.state(spec.name)
     last = 0 if state is None else int(state.context["input_set"])
     still_open = store.open_sets(spec.name)
     aside = {row.input_set for row in store.asides(spec.name) if row.records is None}
     for number in map(InputSetId, range(1, last + 1)):
         members = store.inputs_of(spec.name, number, 1)
-        if not members or number in still_open or number in aside:
+        # Lineage leaves out what no event on its paths has a part in.
+        traced = any(member.port.name in captured for member in members)
+        if not traced or number in still_open or number in aside:
             continue
         if store.outputs_of(spec.name, number, 1) or not _left(store, number, members):
             yield number
@@ -282,8 +342,8 @@ def _compared(store: KeptStore, engine: Engine, sets: Sequence[Past], root: str 
             continue
         found = tuple(
             difference
-            for port in dict.fromkeys((*known, *result))
-            for difference in _differences(store, port, known.get(port, ()), result.get(port, ()), root)
+            for port, events in known.items()
+            for difference in _differences(store, port, events, result.get(port, ()), root)
         )
         yield replace(made, differences=found)
 
@@ -324,5 +384,6 @@ def _wrapped(function: Generative, wrap: Wrap) -> Generative:
 
 __all__ = [
     "Difference", "Replayed", "Trace", "Wrap", "diff", "named_event", "named_port",
-    "RecordTrace", "opened", "records_of", "replay", "trace_back", "trace_forward", "trace_record",
+    "RecordTrace", "Step", "opened", "records_of", "replay", "step_back", "step_forward", "trace_back",
+    "trace_forward", "trace_record",
 ]  # fmt: skip

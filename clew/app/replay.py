@@ -21,7 +21,9 @@ from clew.retrace import replay as run_again
 from clew.run import program_of
 from clew.words import counted
 
-Operator = Annotated[str, typer.Argument(metavar="OPERATOR", help="An operator with a function of yours.")]
+Operator = Annotated[
+    str, typer.Argument(metavar="OPERATOR", help="An operator with a function: any but sources and sinks.")
+]
 #: How many differences of one Input Set, and how many Input Sets that differ, are shown.
 _MOST = 5
 

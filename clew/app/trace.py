@@ -1,7 +1,7 @@
 """`clew trace`: where an event came from, and where it went."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -11,6 +11,7 @@ from clew.app.flags import PyFiles, ready_to_load
 from clew.app.graph import Mermaid
 from clew.app.target import Bodies, File, Json, LogUrl, Target
 from clew.app.terminal import explained, print_json, results
+from clew.errors import SetupFailed
 from clew.ids import WRITES, EventId, Port
 from clew.lineage.steps import Step
 from clew.lineage.trace import Trace
@@ -25,8 +26,17 @@ trace = typer.Typer(help="Where an event came from, and where it went.", no_args
 Event = Annotated[
     str, typer.Argument(metavar="PORT#ID", help="An event, such as paid.out#17; of a sink, its write action.")
 ]
-To = Annotated[str | None, typer.Option("--to", metavar="PORT", help="Only along the paths to this port.")]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="PORT",
+        help="Only along the paths to this port, which lies before the event (back) or after it (forward).",
+    ),
+]
 
+#: What to do where the log does not say more.
+_CURE = "take its lineage=False back, or let a scope lead there, and run again"
 Record = Annotated[int | None, typer.Option("--record", metavar="N", help="One record of the event, counted from 0.")]
 
 #: How many records of one port are shown.
@@ -44,16 +54,19 @@ def back(
     if record is None:
         _trace(file, event, to, log, bodies, py_files, mermaid, as_json, trace_back)
     else:
-        _trace_record(file, event, record, to, log, bodies, py_files, as_json)
+        _trace_record(file, event, record, to, log, bodies, py_files, mermaid, as_json, "back")
 
 
 @trace.command("forward")
 def forward_(
-    file: File, event: Event, to: To = None, log: LogUrl = None, bodies: Bodies = None,
+    file: File, event: Event, record: Record = None, to: To = None, log: LogUrl = None, bodies: Bodies = None,
     py_files: PyFiles = None, mermaid: Mermaid = False, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Show what was made of an event, to the ends of the pipeline."""
-    _trace(file, event, to, log, bodies, py_files, mermaid, as_json, trace_forward)
+    """Show what was made of an event, to the ends of the pipeline; or what one of its records can have a part in."""
+    if record is None:
+        _trace(file, event, to, log, bodies, py_files, mermaid, as_json, trace_forward)
+    else:
+        _trace_record(file, event, record, to, log, bodies, py_files, mermaid, as_json, "forward")
 
 
 def _trace(
@@ -61,6 +74,7 @@ def _trace(
     mermaid: bool, as_json: bool, ask: Any,
 ) -> None:  # fmt: skip
     with explained():
+        _one_form(mermaid, as_json)
         settings = ready_to_load(py_files, {"log": log, "bodies": bodies})
         graph = Target.parse(file).graph()
         port = None if to is None else named_port(graph, to)
@@ -72,20 +86,22 @@ def _trace(
         else:
             results().print(_as_tree(graph, found))
             for cut in found.cut:
-                typer.echo(f"the trace ends at {cut}: no lineage is captured there")
+                typer.echo(f"the trace ends at {cut.told}: no lineage is captured of all that comes there; {_CURE}")
             _tell_edge(found)
 
 
 def _trace_record(
     file: str, event: str, record: int, to: str | None, log: str | None, bodies: str | None, py_files: list[str] | None,
-    as_json: bool,
+    mermaid: bool, as_json: bool, direction: Literal["back", "forward"],
 ) -> None:  # fmt: skip
     with explained():
+        if mermaid:
+            raise SetupFailed("--record has no --mermaid", "leave one of them out; --json has the records")
         settings = ready_to_load(py_files, {"log": log, "bodies": bodies})
         graph = Target.parse(file).graph()
         port = None if to is None else named_port(graph, to)
         given: dict[str, Any] = {"log": settings.log, "bodies": settings.bodies}
-        found = trace_record(graph, named_event(graph, event), record, port, **given)
+        found = trace_record(graph, event, record, port, direction=direction, **given)
         if as_json:
             places = {str(event): list(places) for event, places in found.records.items()}
             print_json({**_as_json(found.trace), "records": places})
@@ -97,6 +113,11 @@ def _trace_record(
         _tell_edge(found.trace)
 
 
+def _one_form(mermaid: bool, as_json: bool) -> None:
+    if mermaid and as_json:
+        raise SetupFailed("--mermaid and --json are two forms of one answer", "leave one of them out")
+
+
 def _tell_edge(found: Trace) -> None:
     """Say of which Input Sets events may be gone; a trace that hid it would be taken for the whole."""
     edge: dict[str, list[int]] = {}
@@ -104,7 +125,8 @@ def _tell_edge(found: Trace) -> None:
         edge.setdefault(step.operator, []).append(step.input_set)
     for operator, sets in edge.items():
         what = f"Input Set{'s' if len(sets) > 1 else ''} {_ranges(sets)} of {operator}"
-        typer.echo(f"{what} may have had earlier events too: the log has forgotten them; keep= of a scope keeps more")
+        verb = "may have taken" if found.direction == "back" else "may have made"
+        typer.echo(f"{what} {verb} further events, which the log has forgotten; keep= of a lineage scope keeps more")
 
 
 def _by_port(found: RecordTrace) -> list[list[tuple[EventId, tuple[int, ...]]]]:
@@ -181,13 +203,9 @@ def _asides(steps: Sequence[Step]) -> Iterable[str]:
 def _named(events: Sequence[EventId]) -> str:
     """Name events of one port; write actions by their connection."""
     port = events[0].port
-    what = f"write {_shown(port)}" if port.name.startswith(WRITES) else f"{port}"
+    what = f"write {port.told}" if port.name.startswith(WRITES) else f"{port}"
     text = f"{what}#{_ranges(event.number for event in events)}"
     return text if len(events) == 1 else f"{text} ({len(events)} events)"
-
-
-def _shown(port: Port) -> str:
-    return str(Port(port.operator, port.name.removeprefix(WRITES)))
 
 
 def _ranges(numbers: Iterable[int]) -> str:
@@ -229,7 +247,10 @@ def _as_json(found: Trace) -> Mapping[str, Any]:
                 "inputs": [str(event) for event in step.inputs],
                 "outputs": [str(event) for event in step.outputs],
                 "reads": [{"action": str(read), "description": read.description} for read in step.reads],
-                "quarantined": [f"{step.operator}#{row.number}" for row in step.asides],
+                "quarantined": [
+                    {"id": f"{step.operator}#{row.number}", "status": row.status, "error": dict(row.error)}
+                    for row in step.asides
+                ],
             }
             for step in found.steps
         ],

@@ -37,8 +37,7 @@ def extents(log: KeptStore, ports: Iterable[Port]) -> Extents:
     for port in ports:
         captured = port.operator in captures and port.name in captures[port.operator].outputs
         collected, last = log.extent(port)
-        if captured and last > collected and not log.origins(port, last, 1):
-            # The end of the stream is an event too, which was made of nothing and holds nothing.
-            last -= 1
+        # The end of the stream is an event too, which was made of nothing and holds nothing.
+        last -= int(log.ends(port))
         found[port] = Extent(collected + 1, last, log.schema(port), captured)
     return Extents(log.run_id, found, {row.operator: row.incarnation for row in log.operators()})

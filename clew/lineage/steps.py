@@ -54,11 +54,6 @@ class Connections:
         sending = {port for port in self.receivers if port.operator == operator}
         return sending | {Port(operator, name) for name in self.captured(operator).outputs}
 
-    def inputs(self, operator: str) -> list[Port]:
-        """Return the ports that an operator receives from, as far as lineage is captured."""
-        captured = self.captured(operator).inputs
-        return [sent for own, sent in self.senders.items() if own.operator == operator and own.name in captured]
-
     def is_source(self, operator: str) -> bool:
         """Say whether an operator receives from none."""
         return not any(receiver.operator == operator for receiver in self.senders)

@@ -4,14 +4,14 @@ Ports are gone through in the order of the pipeline, each once, with all its eve
 that several paths lead to is asked for once, and a trace costs what it holds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from clew.errors import EventExpired, NoSuchEvent, NoSuchPort, NotCaptured
 from clew.ids import EventId, Port
 from clew.lineage.steps import Connections, Step, steps_back, steps_forward
-from clew.store.base import Lineages
+from clew.store.base import Lineages, Worn
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Trace:
     steps: tuple[Step, ...]
     #: Ports at which the trace ends because lineage is not captured further.
     cut: tuple[Port, ...] = ()
-    #: Steps back at the edge of what was collected: events before the first, or all of a port, may be gone.
+    #: Steps at the edge of what was collected: events that lead on from them may be gone.
     edge: tuple[Step, ...] = ()
     _by_event: dict[EventId, list[Step]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -46,7 +46,7 @@ def backward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
     """Return what an event was made of: to the sources, or only along the paths from port `to`."""
     known = Connections(log)
     check(log, known, start)
-    check_path(known, to, start.port)
+    check_path(known, start.port, to, backward=True)
 
     def wanted(port: Port) -> bool:
         return to is None or to in known.before(port)
@@ -55,7 +55,13 @@ def backward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
         return [] if port == to else [_kept(step, wanted) for step in steps_back(log, known, port, numbers)]
 
     found, cut = _walk(known, start, steps, lambda step: step.inputs, nearest_last=True)
-    edge = _edge(log, known, found, wanted)
+
+    def taken(operator: str, worn: Worn) -> Iterable[int]:
+        captured = known.captured(operator).inputs
+        senders = {port: known.senders.get(Port(operator, port)) for port in worn.taken if port in captured}
+        return [worn.taken[port] for port, sender in senders.items() if sender is not None and wanted(sender)]
+
+    edge = _edge(log, found, taken)
     return Trace(start, "back", tuple(found), tuple(port for port in cut if port != to), edge)
 
 
@@ -63,7 +69,7 @@ def forward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
     """Return what was made of an event: to the ends of the pipeline, or only along the paths to port `to`."""
     known = Connections(log)
     check(log, known, start, backward=False)
-    check_path(known, start.port, to)
+    check_path(known, start.port, to, backward=False)
 
     def wanted(port: Port) -> bool:
         return to is None or port in known.before(to)
@@ -85,7 +91,11 @@ def forward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
         for port in ends
         if port != to and any(r.name not in known.captured(r.operator).inputs for r in known.receivers.get(port, ()))
     )
-    return Trace(start, "forward", tuple(found), tuple(cut))
+
+    def made(operator: str, worn: Worn) -> Iterable[int]:
+        return [number for port, number in worn.made.items() if wanted(Port(operator, port))]
+
+    return Trace(start, "forward", tuple(found), tuple(cut), _edge(log, found, made))
 
 
 def _kept(step: Step, wanted: Callable[[Port], bool]) -> Step:
@@ -93,19 +103,13 @@ def _kept(step: Step, wanted: Callable[[Port], bool]) -> Step:
     return Step(step.operator, step.input_set, inputs, step.outputs, step.reads, step.asides)
 
 
-def _edge(log: Lineages, known: Connections, steps: Sequence[Step], wanted: Callable[[Port], bool]) -> tuple[Step, ...]:
-    """Return the steps whose first event of some port is the first that is left of it, or that have none of it."""
-    collected: dict[Port, int] = {}
-    edge = []
+def _edge(log: Lineages, steps: Sequence[Step], ports: Callable[[str, Worn], Iterable[int]]) -> tuple[Step, ...]:
+    """Return the steps of Input Sets that may have lost events to collection, by what `ports` chooses of the marks."""
+    upto: dict[str, int] = {}
     for step in steps:
-        for sender in filter(wanted, known.inputs(step.operator)):
-            if sender not in collected:
-                collected[sender] = log.extent(sender)[0]
-            first = min((event.number for event in step.inputs if event.port == sender), default=0)
-            if collected[sender] and first <= collected[sender] + 1:
-                edge.append(step)
-                break
-    return tuple(edge)
+        if step.operator not in upto:
+            upto[step.operator] = max(ports(step.operator, log.worn(step.operator)), default=0)
+    return tuple(step for step in steps if step.input_set <= upto[step.operator])
 
 
 def _walk(
@@ -136,25 +140,29 @@ def check(log: Lineages, known: Connections, event: EventId, backward: bool = Tr
     """Refuse an event that nothing can be said of."""
     _check_port(known, event.port)
     collected, last = log.extent(event.port)
+    # The end of the stream is numbered too, and is nobody's event.
+    last -= int(log.ends(event.port))
     if event.number < 1 or event.number > last:
-        raise NoSuchEvent(str(event), str(event.port), last)
+        raise NoSuchEvent(event.told, event.port.told, last)
     if event.number <= collected:
-        raise EventExpired(str(event), collected)
+        raise EventExpired(event.told, collected)
     if backward and event.port.name not in known.captured(event.port.operator).outputs:
-        raise NotCaptured(str(event.port))
+        raise NotCaptured(event.port.told)
 
 
-def check_path(known: Connections, start: Port | None, target: Port | None) -> None:
-    """Refuse ports between which there is no path; None is any."""
-    for port in (start, target):
-        if port is not None:
-            _check_port(known, port)
-    if start is not None and target is not None and start not in known.before(target):
-        raise NoSuchPort(f"{target}", f"after {start}", [str(p) for p in sorted(known.after(start) - {start})])
+def check_path(known: Connections, port: Port, to: Port | None, backward: bool) -> None:
+    """Refuse a port that no path leads to from another, or back from it; None is any."""
+    if to is None:
+        return
+    _check_port(known, to)
+    ahead = known.before(port) if backward else known.after(port)
+    if to not in ahead:
+        where = f"{'before' if backward else 'after'} {port.told}"
+        raise NoSuchPort(to.told, where, [one.told for one in sorted(ahead - {port})])
 
 
 def _check_port(known: Connections, port: Port) -> None:
     operators = {one.operator for pair in known.senders.items() for one in pair} | set(known.captures)
     ports = {made for operator in operators for made in known.ports(operator)}
     if port not in ports:
-        raise NoSuchPort(str(port), "in this log", [str(one) for one in sorted(ports)])
+        raise NoSuchPort(port.told, "in this log", [one.told for one in sorted(ports)])

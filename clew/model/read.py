@@ -27,7 +27,7 @@ from clew.ids import Port
 from clew.model.certificate import Answer, Body, Changed, EventWrong, Kept, Logged, Sent, SetAside, Taken
 
 #: The version of the tables that this module knows.
-VERSION = 3
+VERSION = 4
 
 #: The function that the label of an event names which no window could place.
 UNPLACED = "not placed"

@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clew.errors import GraphError
+from clew.pipeline.builtin import Enriched
 from clew.pipeline.functions import Aggregate, Join, Union
 from clew.pipeline.graph import Generative, OperatorSpec
 from clew.pipeline.operators import LateRecords
 from clew.pipeline.records import Branch, Filter, PerRecord
+from clew.pipeline.times import BOUNDS
 
 #: Columns that say where a record of an input table comes from: the event's number, and its place there.
 EVENT, PLACE = "_clew_event", "_clew_record"
@@ -36,12 +38,15 @@ def dependencies(spec: OperatorSpec, function: Generative, port: str, schema: pa
     """Return what is known of one input port, whose records have this schema."""
     own = {name: name for name in schema.names}
     run = function.run
+    if isinstance(spec.general, Enriched):
+        return Dependencies(_declared(spec, port), by_place=True)
     if isinstance(run, Filter | Branch | Union) or isinstance(function.window, LateRecords):
         return Dependencies(own)
     if isinstance(run, PerRecord):
         return Dependencies(own) if run.verb == "filter" else Dependencies(_declared(spec, port), run.verb == "map")
     if isinstance(run, Aggregate):
-        return Dependencies({name: name for name in run.by})
+        # Records that are in a window already are grouped by its bounds too.
+        return Dependencies({name: name for name in (*BOUNDS, *run.by) if name in schema.names})
     if isinstance(run, Join):
         first = port == next(iter(spec.inputs))
         return Dependencies(own if first else {name: name for name in run.on})

@@ -189,6 +189,16 @@ class Lineage:
                 yield at, InputSetId(input_set + (at - number) // outputs)
             number, input_set = number + made, InputSetId(input_set + repeat)
 
+    def last_set(self, upto: int) -> InputSetId | None:
+        """Return the last Input Set that an event up to a number came from."""
+        number, input_set, found = self.first, self.input_set, None
+        for outputs, repeat in self.counts:
+            sets = min(repeat, -(-(upto + 1 - number) // outputs)) if outputs else 0
+            if sets > 0:
+                found = InputSetId(input_set + sets - 1)
+            number, input_set = number + outputs * repeat, InputSetId(input_set + repeat)
+        return found
+
     def of_sets(self, low: int, high: int) -> Iterator[tuple[int, InputSetId]]:
         """Yield the pairs of the Input Sets from `low` to `high`; costs what it yields, and the length of `counts`."""
         number, input_set = self.first, self.input_set

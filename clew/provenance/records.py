@@ -14,7 +14,8 @@ Narrow = Callable[[Step, Mapping[EventId, tuple[int, ...]]], Mapping[EventId, tu
 
 @dataclass(frozen=True)
 class RecordTrace:
-    """What a record came from: the trace of its event, and the records of each event in it that can have a part."""
+    """What a record came from, or went into: the trace of its event, and the records of each event in it that can have
+    a part, or can have it in them."""
 
     trace: Trace
     records: Mapping[EventId, tuple[int, ...]]
@@ -30,3 +31,18 @@ def records_back(trace: Trace, place: int, narrow: Narrow) -> RecordTrace:
             for event, places in narrow(step, outputs).items():
                 wanted.setdefault(event, set()).update(places)
     return RecordTrace(trace, {event: tuple(sorted(places)) for event, places in wanted.items() if places})
+
+
+def records_forward(trace: Trace, place: int, rows: Callable[[EventId], int], narrow: Narrow) -> RecordTrace:
+    """Follow one record of the event that a trace starts from, to the records that it can have contributed to."""
+    met: dict[EventId, set[int]] = {trace.start: {place}}
+    for step in trace.steps:
+        taken = {event: met[event] for event in step.inputs if met.get(event)}
+        for event in step.outputs if taken else ():
+            found = {number for number in range(rows(event)) if _meets(narrow(step, {event: (number,)}), taken)}
+            met.setdefault(event, set()).update(found)
+    return RecordTrace(trace, {event: tuple(sorted(places)) for event, places in met.items() if places})
+
+
+def _meets(found: Mapping[EventId, tuple[int, ...]], taken: Mapping[EventId, set[int]]) -> bool:
+    return any(not taken[event].isdisjoint(places) for event, places in found.items() if event in taken)

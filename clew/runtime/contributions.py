@@ -1,6 +1,7 @@
 """Which records of an Input Set can have contributed to some of its Output Set, by the log and the declarations."""
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -22,14 +23,23 @@ def contributions(
 ) -> Callable[[str, InputSetId, Places], dict[EventId, set[int]]]:
     """Return what finds, for records of an Output Set, those of its Input Set that can have a part in them."""
 
+    # Records of one Output Set are asked for one after the other.
+    @lru_cache(maxsize=4)
+    def read(operator: str, input_set: InputSetId) -> tuple[Past, dict[str, pa.Table]]:
+        one = past(graph, store, operator, input_set, root)
+        return one, _tables(one, store)
+
+    @lru_cache(maxsize=64)
+    def of(event: EventId) -> pa.Table:
+        return records(store, event, root)
+
     def find(operator: str, input_set: InputSetId, outputs: Places) -> dict[EventId, set[int]]:
         if graph.operators[operator].is_sink:
-            return _written(graph, store, operator, input_set, outputs, root)
-        one = past(graph, store, operator, input_set, root)
-        tables = _tables(one, store)
+            return _written(graph, store, operator, input_set, outputs, of)
+        one, tables = read(operator, input_set)
         found: dict[EventId, set[int]] = {}
         for event, places in outputs.items():
-            made = records(store, event, root)
+            made = of(event)
             for port, table in tables.items():
                 known = dependencies(one.spec, one.spec.function(one.work.function), port, table.schema)
                 chosen = contributing(known, made, places, table)
@@ -53,13 +63,24 @@ def _tables(one: Past, store: KeptStore) -> dict[str, pa.Table]:
     if one.spec.general is not None:
         return {port: pa.concat_tables([table for _, table in own]) for port, own in events.items()}
     selected = {port: window.select(own, one.work.key, one.work.state) for port, own in events.items()}
-    if one.work.only is None:
-        return selected
-    return {port: table.take(pa.array(one.work.only, pa.int64())) for port, table in selected.items()}
+    return {port: _own(table, one) for port, table in selected.items()}
+
+
+def _own(table: pa.Table, one: Past) -> pa.Table:
+    """Leave out records that it was not tried again with, and those that were set aside."""
+    if one.work.only is None and not one.without:
+        return table
+    places = range(table.num_rows) if one.work.only is None else one.work.only
+    return table.take(pa.array([place for place in places if place not in one.without], pa.int64()))
 
 
 def _written(
-    graph: Graph, store: KeptStore, operator: str, input_set: InputSetId, outputs: Places, root: str | None
+    graph: Graph,
+    store: KeptStore,
+    operator: str,
+    input_set: InputSetId,
+    outputs: Places,
+    of: Callable[[EventId], pa.Table],
 ) -> dict[EventId, set[int]]:
     """A write action writes the records of its events, one after the other."""
     spec = graph.operators[operator]
@@ -69,7 +90,7 @@ def _written(
     for member in store.inputs_of(operator, input_set, 1):
         for number in range(member.first, member.first + member.count):
             event = EventId(spec.inputs[member.port.name], number)
-            rows = records(store, event, root).num_rows
+            rows = of(event).num_rows
             own = {place - before for place in wanted if before <= place < before + rows}
             if own:
                 found[event] = own

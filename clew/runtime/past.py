@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from clew.errors import RecordRefused, SchemaChanged, SetExpired, TypeRefused
-from clew.ids import EventId, InputSetId, Port
+from clew.errors import NotCaptured, RecordRefused, SchemaChanged, SetExpired, TypeRefused
+from clew.ids import Capture, EventId, InputSetId, Port
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.pipeline.schema import from_bytes
 from clew.pipeline.windows import Each
@@ -17,7 +17,7 @@ from clew.runtime.codec import checksum, decode
 from clew.runtime.engine import Engine, Job
 from clew.runtime.lookups import kept_bytes
 from clew.runtime.task import Failure, GenerateTask, Part, SetWork
-from clew.store.base import KeptStore
+from clew.store.base import KeptStore, Worn
 
 #: Records by output port, one table for each event.
 Outputs = Mapping[str, Sequence[pa.Table]]
@@ -30,7 +30,10 @@ class Past:
     spec: OperatorSpec
     work: SetWork
     events: tuple[EventId, ...]
+    #: By port, as far as the log tells: those it has forgotten, or has no lineage of, are not among them.
     outputs: Mapping[str, tuple[EventId, ...]]
+    #: The places of its records that were set aside.
+    without: tuple[int, ...] = ()
 
 
 def records(store: KeptStore, event: EventId, root: str | None) -> pa.Table:
@@ -46,17 +49,22 @@ def records(store: KeptStore, event: EventId, root: str | None) -> pa.Table:
 def past(graph: Graph, store: KeptStore, operator: str, number: InputSetId, root: str | None) -> Past:
     """Return an Input Set as its function saw it; raises SetExpired where some of it is no longer in the log."""
     spec = graph.operators[operator]
+    captured = [port for port in store.captures().get(operator, Capture()).outputs if port in spec.outputs]
+    if spec.outputs and not captured:
+        raise NotCaptured(str(Port(operator, spec.outputs[0])))
     members = store.inputs_of(operator, number, 1)
     function, key = _label(spec, store, number)
-    if not members or _may_lack_events(spec, store, members, function):
+    worn = store.worn(operator)
+    known = [port for port in captured if number > worn.made.get(port, 0)]
+    if not members or (captured and not known) or _lacks_events(spec, worn, number, function):
         raise SetExpired(operator, number)
-    only, sifted = _told(store, operator, number)
+    only, without = _told(store, operator, number)
     work = SetWork(
         number, function, key,
         tuple(_part(spec, store, member, root) for member in members),
         store.seen(operator, number),
         only,
-        "sift" if sifted else "",
+        "sift" if without else "",
         tuple((event.connection, event.description or "", _inline(event.effect, root))
               for _, event in store.reads_of(operator, number, 1)),
     )  # fmt: skip
@@ -64,19 +72,17 @@ def past(graph: Graph, store: KeptStore, operator: str, number: InputSetId, root
     outputs: dict[str, list[EventId]] = {}
     for port, event, _ in store.outputs_of(operator, number, 1):
         outputs.setdefault(port.name, []).append(EventId(port, event))
-    return Past(spec, work, events, {port: tuple(made) for port, made in outputs.items()})
+    made = {
+        port: tuple(outputs.get(port, ()))
+        for port in dict.fromkeys((*known, *outputs))
+        if port in known or port not in spec.outputs
+    }
+    return Past(spec, work, events, made, without)
 
 
-def _may_lack_events(spec: OperatorSpec, store: KeptStore, members: Sequence[Member], function: str) -> bool:
-    """Say whether events of an Input Set may be gone: of some port, it has the first that is left, or none.
-
-    Collection cuts a port between two events, wherever Input Sets begin.
-    """
-    if has_one_event(spec, function):
-        return False
-    first = {member.port.name: member.first for member in reversed(members)}
-    collected = {port: store.extent(sender)[0] for port, sender in spec.inputs.items()}
-    return any(gone and first.get(port, 0) <= gone + 1 for port, gone in collected.items())
+def _lacks_events(spec: OperatorSpec, worn: Worn, number: InputSetId, function: str) -> bool:
+    """Say whether events of an Input Set may be gone, though some are there."""
+    return not has_one_event(spec, function) and any(number <= worn.taken.get(port, 0) for port in spec.inputs)
 
 
 def has_one_event(spec: OperatorSpec, function: str) -> bool:
@@ -89,11 +95,11 @@ def _label(spec: OperatorSpec, store: KeptStore, number: InputSetId) -> Label:
     return store.label(spec.name, number) or (spec.functions[0].name, None)
 
 
-def _told(store: KeptStore, operator: str, number: InputSetId) -> tuple[tuple[int, ...] | None, bool]:
-    """Return which records it was tried again with, and whether some of its own were set aside."""
+def _told(store: KeptStore, operator: str, number: InputSetId) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+    """Return which records it was tried again with, and which of its own were set aside."""
     rows = store.asides(operator)
     only = next((row.records for row in rows if row.retried_as == number), None)
-    return only, any(row.input_set == number and row.records is not None for row in rows)
+    return only, tuple(place for row in rows if row.input_set == number for place in row.records or ())
 
 
 def _part(spec: OperatorSpec, store: KeptStore, member: Member, root: str | None) -> Part:

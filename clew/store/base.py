@@ -37,7 +37,7 @@ from clew.protocol.rows import (
 from clew.protocol.step import Write
 
 #: The schema of the log's tables; a log with a higher one is refused with NewerLog.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 Table = Literal["EVENT_LOG", "EVENT_DATA", "READ_ACTION", "STATE", "EVENT_LINEAGE"]
 
@@ -239,6 +239,15 @@ class Store(Protocol):
         """Release everything; a closed store cannot be used again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Worn:
+    """Up to which Input Set those of an operator may have lost events to collection; later ones are whole."""
+
+    #: By input port, of the events that they took; by output port, of those that were made of them.
+    taken: Mapping[str, int]
+    made: Mapping[str, int]
+
+
 class Lineages(Protocol):
     """What lineage asks of a log. Each answer costs what it holds, however long the log is.
 
@@ -253,6 +262,12 @@ class Lineages(Protocol):
 
     def extent(self, port: Port) -> tuple[int, int]:
         """Return up to which event a port was collected, and the last that was ever sent there; 0 for none."""
+
+    def ends(self, port: Port) -> bool:
+        """Say whether the last event of a port is the end of its stream, which holds no records."""
+
+    def worn(self, operator: str) -> Worn:
+        """Return which Input Sets of an operator may have lost events to collection."""
 
     def origins(self, port: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
         """Return which Input Sets some events were made of: (number, Input Set), in order.
@@ -337,5 +352,5 @@ class LogReader(Lineages, Protocol):
 
 __all__ = [
     "NO_PORTS", "SCHEMA_VERSION", "TABLES", "Backlog", "Bodies", "Collected", "Entry", "KeptStore", "Lineages",
-    "LogReader", "Store", "Table", "Topology",
+    "LogReader", "Store", "Table", "Topology", "Worn",
 ]  # fmt: skip

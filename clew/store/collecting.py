@@ -13,6 +13,7 @@ from clew.store.done import done_upto
 from clew.store.intervals import Intervals
 from clew.store.ledger import read_done, read_done_writes
 from clew.store.rowcodec import decode_named, sets_covered
+from clew.store.sqllineage import lineage_of
 from clew.store.sqlread import files_in
 from clew.store.statements import Transaction
 
@@ -86,12 +87,39 @@ def _collect_port(log: Transaction, port: Port, grace: int, named: int | None, f
     files.update(file for (file,) in rows)
     for table in ("sent", "body"):
         log.run(f"DELETE FROM {table} WHERE {_BELOW_MARK}", *port, upto, upto)
+    _wear(log, port, receivers, upto)
     # Lineage of Input Sets that put nothing out here has no events; it goes with the event before it.
     log.run(f"DELETE FROM lineage WHERE {_BELOW_MARK}", *port, upto + 1, upto)
     for receiver in receivers:
         for table in ("ack", "rejoined"):
             log.run(f"DELETE FROM {table} WHERE {_BELOW_MARK}", *receiver, upto, upto)
     return int(upto - before)
+
+
+_WEAR = """INSERT INTO worn (operator, side, port, input_set) VALUES (?, ?, ?, ?)
+    ON CONFLICT (operator, side, port) DO UPDATE SET input_set = excluded.input_set
+    WHERE excluded.input_set > worn.input_set"""
+
+
+def _wear(log: Transaction, port: Port, receivers: Iterable[tuple[str, str]], upto: int) -> None:
+    """Remember the last Input Sets that lose events of a port up to a number; none after them does.
+
+    They are numbered as they open, so of one input all before the last have lost their first event too.
+    """
+    made = log.fetch("SELECT first, input_set, counts FROM lineage WHERE operator = ? AND port = ? AND first <= ?",
+                     *port, upto)  # fmt: skip
+    last = max((lineage_of(port, *row).last_set(upto) or 0 for row in made), default=0)
+    log.run(_WEAR, port.operator, "made", port.name, last)
+    for receiver in receivers:
+        taken = log.fetch(
+            "SELECT first, count, input_set, size, skip FROM ack WHERE operator = ? AND port = ? AND first <= ? "
+            "UNION ALL SELECT first, count, input_set, 0, 0 FROM rejoined "
+            "WHERE operator = ? AND port = ? AND first <= ?",
+            *receiver, upto, *receiver, upto,
+        )  # fmt: skip
+        covered = (sets_covered((s, size, skip), min(count, upto + 1 - first)) for first, count, s, size, skip in taken)
+        operator, name = receiver
+        log.run(_WEAR, operator, "taken", name, max((first + count - 1 for first, count in covered), default=0))
 
 
 def _collect_writes(log: Transaction, keep: Mapping[Port, int], files: set[str]) -> None:
@@ -112,6 +140,7 @@ def _collect_writes(log: Transaction, keep: Mapping[Port, int], files: set[str])
         log.run(f"DELETE FROM write_body WHERE {where}", *done)
         log.run(f"DELETE FROM write_action WHERE {where}", *done)
         upto = first + count - 1
+        _wear(log, Port(operator, writes_port(connection)), (), upto)
         log.run(f"DELETE FROM lineage WHERE {_BELOW_MARK}", operator, writes_port(connection), upto, upto)
 
 

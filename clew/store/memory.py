@@ -114,6 +114,9 @@ class Rows:
     #: The number up to which events were collected, by port.
     collected: dict[Port, int] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    #: The last Input Set that has lost events to collection: of those it took on a port, and of those it made there.
+    worn_taken: dict[Port, int] = field(default_factory=dict)
+    worn_made: dict[Port, int] = field(default_factory=dict)
 
 
 class MemoryStore(MemoryLineage):
@@ -564,13 +567,21 @@ class MemoryStore(MemoryLineage):
     def _collect_port(self, port: Port, upto: int) -> int:
         gone = [number for number in self._rows.sent[port] if number <= upto]
         self._rows.collected[port] = max(self._rows.collected.get(port, 0), upto)
+        self._wear(port, upto)
         for number in gone:
             del self._rows.sent[port][number]
             for receiver in self._receivers.get(port, ()):
-                self._rows.entries.get(receiver, {}).pop(number, None)
+                entries = self._rows.entries.get(receiver, {}).pop(number, [])
+                taken = [entry.input_set or 0 for entry in entries]
+                self._rows.worn_taken[receiver] = max([self._rows.worn_taken.get(receiver, 0), *taken])
         kept = [pair for pair in self._rows.lineage.get(port, []) if pair[0] > upto]
         self._rows.lineage[port] = kept
         return len(gone)
+
+    def _wear(self, made: Port, upto: int) -> None:
+        """Remember the last Input Set of which an event up to a number was made."""
+        sets = [input_set for number, input_set in self._rows.lineage.get(made, []) if number <= upto]
+        self._rows.worn_made[made] = max([self._rows.worn_made.get(made, 0), *sets])
 
     def _collect_writes(self, keep: Mapping[Port, int]) -> None:
         for port, writes in self._rows.writes.items():
@@ -579,6 +590,7 @@ class MemoryStore(MemoryLineage):
             gone = {n for n in writes if n < keep.get(made, n + 1) and (undone is None or n < undone)}
             self._rows.collected_writes[port] = max({*gone, self._rows.collected_writes.get(port, 0)})
             self._rows.writes[port] = {n: pair for n, pair in writes.items() if n not in gone}
+            self._wear(made, self._rows.collected_writes[port])
             left = [pair for pair in self._rows.lineage.get(made, []) if pair[0] > self._rows.collected_writes[port]]
             self._rows.lineage[made] = left
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from clew.ids import Capture, InputSetId, Port, writes_port
 from clew.protocol.rows import Label, Member, ReadActionRow, ReadEventRow
+from clew.store.base import Worn
 
 if TYPE_CHECKING:
     from clew.store.base import Topology
@@ -28,6 +29,17 @@ class MemoryLineage:
                 if port == Port(connection.operator, writes_port(connection.name)):
                     return self._rows.collected_writes.get(connection, 0), last
             return self._rows.collected.get(port, 0), self._rows.last_sent.get(port, 0)
+
+    def ends(self, port: Port) -> bool:
+        with self._lock:
+            sent = self._rows.sent.get(port, {})
+            return bool(sent) and sent[max(sent)][0].end
+
+    def worn(self, operator: str) -> Worn:
+        with self._lock:
+            rows = (self._rows.worn_taken, self._rows.worn_made)
+            taken, made = ({p.name: n for p, n in own.items() if p.operator == operator and n} for own in rows)
+            return Worn(taken, made)
 
     def origins(self, port: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
         with self._lock:

@@ -13,9 +13,10 @@ from typing import Any
 from clew.ids import NONE_SET, WRITES, Capture, InputSetId, Port
 from clew.protocol.log.runs import REJOINED_AT_MOST
 from clew.protocol.rows import Label, Lineage, Member, ReadActionRow, ReadEventRow, label_of
+from clew.store.base import Worn
 from clew.store.done import done_upto
 from clew.store.identity import captures
-from clew.store.rowcodec import decode_bodies, events_covered, set_of, sets_covered
+from clew.store.rowcodec import decode_bodies, decode_headers, events_covered, set_of, sets_covered
 from clew.store.statements import Transaction
 
 _ORIGINS = """SELECT first, input_set, counts FROM lineage
@@ -51,6 +52,9 @@ _PORTS = """WITH RECURSIVE found (port) AS (
     SELECT port FROM found WHERE port IS NOT NULL"""
 
 
+_LAST_HEADERS = "SELECT headers, facts FROM sent WHERE operator = ? AND port = ? ORDER BY first DESC LIMIT 1"
+
+
 class SqlLineage(ABC):
     """Answers lineage from rows in SQL."""
 
@@ -71,11 +75,22 @@ class SqlLineage(ABC):
             mark = collected(log, port)
             return mark, max(mark, last_sent(log, port))
 
+    def ends(self, port: Port) -> bool:
+        with self._reading() as log:
+            rows = log.fetch(_LAST_HEADERS, *port)
+        return any(decode_headers(headers, facts)[-1].end for headers, facts in rows)
+
+    def worn(self, operator: str) -> Worn:
+        with self._reading() as log:
+            rows = log.fetch("SELECT side, port, input_set FROM worn WHERE operator = ? AND input_set > 0", operator)
+        taken, made = ({port: number for own, port, number in rows if own == side} for side in ("taken", "made"))
+        return Worn(taken, made)
+
     def origins(self, port: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
         with self._snapshot() as log:
             low, high = max(first, collected(log, port) + 1), first + count - 1
             rows = log.fetch(_ORIGINS, *port, high, *port, low)
-        return [pair for row in rows for pair in _lineage(port, *row).within(low, high)]
+        return [pair for row in rows for pair in lineage_of(port, *row).within(low, high)]
 
     def inputs_of(self, operator: str, first: InputSetId, count: int) -> list[Member]:
         low, high = first, first + count - 1
@@ -106,7 +121,7 @@ class SqlLineage(ABC):
                 port = Port(operator, name)
                 mark = collected(log, port)
                 for row in log.fetch(_OUTPUTS, *port, high, *port, low):
-                    made = _lineage(port, *row).of_sets(low, high)
+                    made = lineage_of(port, *row).of_sets(low, high)
                     found += [(port, number, input_set) for number, input_set in made if number > mark]
         return sorted(found)
 
@@ -199,7 +214,7 @@ def taken_between(log: Transaction, receiver: Port, low: int, high: int) -> list
     )
 
 
-def _lineage(port: Port, first: int, input_set: int, counts: str) -> Lineage:
+def lineage_of(port: Port, first: int, input_set: int, counts: str) -> Lineage:
     coded = tuple((outputs, repeat) for outputs, repeat in json.loads(counts))
     return Lineage(port, first, InputSetId(input_set), coded)
 

@@ -117,10 +117,30 @@ ALTER TABLE sent ADD COLUMN at INTEGER;
 ALTER TABLE write_action ADD COLUMN at INTEGER;
 """
 
-TABLES = TABLES_OF_1 + ADDED_IN_2 + ADDED_IN_3
+#: What version 4 has and version 3 has not.
+ADDED_IN_4 = """
+-- The last Input Set of an operator that has lost events to collection: of those it took on a port, or made there.
+CREATE TABLE worn (
+    operator TEXT NOT NULL, side TEXT NOT NULL, port TEXT NOT NULL, input_set INTEGER NOT NULL,
+    PRIMARY KEY (operator, side, port)
+) WITHOUT ROWID;
+"""
 
+#: A log from before does not say which Input Sets collection has worn, so all up to now may be.
+WORN_BEFORE_4 = """
+INSERT INTO worn SELECT l.rec_operator, 'taken', l.rec_port, d.last FROM collected c
+    JOIN link l ON l.operator = c.operator AND l.port = c.port
+    JOIN (SELECT operator, max(first + count - 1) AS last FROM done GROUP BY operator) d
+        ON d.operator = l.rec_operator;
+INSERT INTO worn SELECT c.operator, 'made', c.port, d.last FROM collected c
+    JOIN (SELECT operator, max(first + count - 1) AS last FROM done GROUP BY operator) d ON d.operator = c.operator;
+"""
+
+TABLES = TABLES_OF_1 + ADDED_IN_2 + ADDED_IN_3 + ADDED_IN_4
+
+_UPGRADE_3 = ADDED_IN_4 + WORN_BEFORE_4
 #: What a log of a version lacks.
-UPGRADES = {1: ADDED_IN_2 + ADDED_IN_3, 2: ADDED_IN_3}
+UPGRADES = {1: ADDED_IN_2 + ADDED_IN_3 + _UPGRADE_3, 2: ADDED_IN_3 + _UPGRADE_3, 3: _UPGRADE_3}
 
 #: The views are made again, because they look at the new tables too.
 DROP_VIEWS = "".join(

@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from clew.app.target import Target
+from clew.errors import NoSuchEvent
+from clew.ids import EventId, Port
+from clew.retrace import records_of, step_back, step_forward, trace_back
 from tests.app.pipelines import call, write
 
 PAIRS = """
@@ -63,7 +67,9 @@ def test_what_was_set_aside_leads_to_its_error(file: str) -> None:
     answer = call("trace", "forward", file, "numbers.out#4")
     assert "set aside as inverse#1 (held): ZeroDivisionError: division by zero" in answer.stdout
     (step,) = json.loads(call("trace", "forward", file, "numbers.out#4", "--json").stdout)["steps"]
-    assert (step["outputs"], step["quarantined"]) == ([], ["inverse#1"])
+    (aside,) = step["quarantined"]
+    assert (step["outputs"], aside["id"], aside["status"]) == ([], "inverse#1", "held")
+    assert aside["error"]["message"] == "division by zero"
 
 
 def test_a_flowchart_names_events_and_input_sets(file: str) -> None:
@@ -94,3 +100,38 @@ def test_a_pipeline_that_was_never_run_has_nothing_to_trace(tmp_path: Path, monk
     answer = call("trace", "back", path, "pairs.out#1")
     assert "pipeline pairs has no log at sqlite:///.clew/pairs/log.db; run it there first" in answer.stderr
     assert not (tmp_path / ".clew").exists()
+
+
+def test_one_record_is_followed_forward(file: str) -> None:
+    answer = call("trace", "forward", file, "numbers.out#2", "--record", "0")
+    assert answer.exit_code == 0
+    assert "#2 record 0: {'n': " in answer.stdout
+    assert "inverse.out" in answer.stdout
+    told = json.loads(call("trace", "forward", file, "numbers.out#2", "--record", "0", "--json").stdout)
+    assert told["direction"] == "forward"
+    assert told["records"]["numbers.out#2"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--json", "--mermaid"], "--mermaid and --json are two forms of one answer"),
+        (["--record", "0", "--mermaid"], "--record has no --mermaid"),
+        (["--to", "pairs"], "there is no port pairs.out before numbers.out; there are: none"),
+    ],
+)
+def test_what_cannot_be_asked_together_is_said(file: str, words: list[str], said: str) -> None:
+    answer = call("trace", "back", file, "numbers.out#1", *words)
+    assert answer.exit_code == 1
+    assert said in answer.stderr
+
+
+def test_events_may_be_named_as_people_name_them(file: str) -> None:
+    graph = Target.parse(file).graph()
+    named = trace_back(graph, "pairs#1", to="numbers")
+    assert named == trace_back(graph, EventId(Port("pairs", "out"), 1), Port("numbers", "out"))
+    (step,) = step_back(graph, "pairs#1")
+    assert (step.operator, step.outputs) == ("pairs", (EventId(Port("pairs", "out"), 1),))
+    assert {one.operator for one in step_forward(graph, "numbers#1")} == {"inverse"}
+    with pytest.raises(NoSuchEvent, match=r"pairs\.out#99 was never sent"):
+        records_of(graph, "pairs#99")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from clew import Pipeline, Session, Tumbling
+from clew import Connection, Count, Pipeline, Session, Tumbling
 from clew.connectors import files, generator
 from clew.errors import GraphErrors, NoSuchRecord
 from clew.ids import EventId, Port
@@ -159,6 +159,71 @@ def test_a_written_record_is_traced_through_its_sink(tmp_path: Path) -> None:
     write = EventId(Port("totals_sink", "writes:out"), 1)
     first = EventId(Port("totals", "out"), 1)
     assert sales.sold(write, 3) == sales.sold(first, 3)
+
+
+def test_forward_leads_to_the_records_that_lead_back(tmp_path: Path) -> None:
+    sales = Sales(tmp_path, hourly(depends=["item_ID", "state"]))
+    totals = [EventId(Port("totals", "out"), number) for number in range(1, sales.last("totals") + 1)]
+    back = {(event, place): sales.sold(event, place) for event in totals for place in range(len(sales.records(event)))}
+    for number in (1, 5, SALES):
+        event = EventId(Port("sales", "out"), number)
+        for place, record in enumerate(sales.records(event)):
+            found = trace_record(sales.graph, event, place, log=sales.log, direction="forward").records
+            reached = {(one, at) for one, places in found.items() if one.port.operator == "totals" for at in places}
+            assert reached == {made for made, sold in back.items() if record["id"] in sold}
+            assert reached
+            written = [(one, at) for one, own in found.items() if one.port.operator == "totals_sink" for at in own]
+            assert len(written) == len(reached)
+            assert all(record["id"] in sales.sold(one, at) for one, at in written)
+
+
+def test_records_that_are_in_a_window_already_are_grouped_by_it(tmp_path: Path) -> None:
+    def declare(pipeline: Pipeline, source: Any) -> Any:
+        def placed(table: pa.Table) -> pa.Table:
+            return table
+
+        return (
+            source.window(Tumbling(20, on="t", lateness=60))
+            .apply(placed)
+            .window(Count(3))
+            .aggregate(name="totals", ids=("id", "list"))
+        )
+
+    sales = Sales(tmp_path, declare)
+    event = EventId(Port("totals", "out"), 1)
+    records = sales.records(event)
+    assert len(records) == 3
+    for place, record in enumerate(records):
+        assert sales.sold(event, place) == set(record["ids"])
+
+
+class Prices(Connection):
+    """Knows a price of everything."""
+
+    def describe(self) -> str:
+        return "prices"
+
+    def read(self, action: str) -> pa.Table:
+        return pa.table({"price": [len(action)]})
+
+
+def test_what_goes_record_by_record_is_traced_record_by_record(tmp_path: Path) -> None:
+    def declare(pipeline: Pipeline, source: Any) -> Any:
+        def checked(sold: dict[str, Any]) -> dict[str, Any]:
+            if sold["amount"] % 10 == 2:
+                raise ValueError("two")
+            return {"was": sold["id"], "item": sold["item_ID"]}
+
+        made = source.map(checked, name="checked", on_error="quarantine", attempts=1)
+        return made.enrich(Prices(), lambda record: str(record["item"]), name="priced")
+
+    sales = Sales(tmp_path, declare)
+    event = EventId(Port("priced", "out"), 2)
+    records = sales.records(event)
+    # One of the six is set aside, and those after it are still told apart.
+    assert len(records) == 5
+    for place, record in enumerate(records):
+        assert sales.sold(event, place) == {record["was"]}
 
 
 def test_a_record_that_an_event_does_not_have(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ def store(tmp_path: Path) -> KeptStore:
 
 
 def test_a_number_that_was_never_sent(store: KeptStore) -> None:
-    # The last event is the end of the stream.
-    with pytest.raises(NoSuchEvent, match=f"numbers.out has sent events 1 to {EVENTS + 1}; name one of them"):
-        backward(store, EventId(SOURCE, EVENTS + 2))
+    # The last event is the end of the stream, which is nobody's.
+    for number in (EVENTS + 1, EVENTS + 2):
+        with pytest.raises(NoSuchEvent, match=f"numbers.out has sent events 1 to {EVENTS}; name one of them"):
+            backward(store, EventId(SOURCE, number))
     with pytest.raises(NoSuchEvent):
         forward(store, EventId(SOURCE, 0))
 
@@ -48,6 +49,8 @@ def test_an_unknown_operator_or_port(store: KeptStore) -> None:
 def test_a_port_that_no_path_leads_to(store: KeptStore) -> None:
     with pytest.raises(NoSuchPort, match=r"no port some\.out after chance\.out; there are: joined\.out, threes\.out"):
         forward(store, EventId(Port("chance", "out"), 1), to=Port("some", "out"))
+    with pytest.raises(NoSuchPort, match=r"no port threes_sink\.out before threes\.out; there are: chance\.out, "):
+        backward(store, EventId(THREES, 1), to=Port("threes_sink", "writes:out"))
 
 
 def test_a_port_without_capture(store: KeptStore) -> None:

@@ -11,7 +11,7 @@ import pytest
 from clew import Count, Pipeline
 from clew.connectors import generator
 from clew.errors import RunStopped
-from clew.faultpoint import arm
+from clew.faultpoint import Fault, arm
 from clew.run import run
 from clew.runtime.progress import OperatorProgress, Progress
 from clew.supervisor.threads import Policy
@@ -81,6 +81,19 @@ def test_while_one_group_is_down_for_five_seconds_the_others_keep_committing(tmp
 def _commits(samples: list[tuple[float, dict[str, OperatorProgress]]], name: str) -> int:
     """Count the commits between the first and the last sample."""
     return samples[-1][1][name].turns - samples[0][1][name].turns
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 1, 3)])
+def test_a_fault_counts_the_visits_that_another_one_ended(order: tuple[int, ...], tmp_path: Path) -> None:
+    world = World()
+    faults = arm(*(f"after-take-over@threes#{nth}:raise" for nth in order))
+    policy = Policy(first_delay=0.01, give_up_after=5)
+    # It fires never, and counts.
+    visits = Fault("after-take-over", "threes", nth=5)
+    arm(*faults, visits)
+    run(_pipeline(world, 12, 0), log=f"sqlite:///{tmp_path / 'log.db'}", engine="inline", policy=policy)
+    assert all(fault.fired for fault in faults)
+    assert visits.seen == 4
 
 
 def test_a_group_that_fails_again_and_again_without_a_commit_stops_the_run(tmp_path: Path) -> None:

@@ -126,6 +126,8 @@ def lineage_answers(store: KeptStore) -> dict[Any, Any]:
         "inputs of": {name: [_each(store.inputs_of(name, *some)) for some in asked] for name in OPERATORS},
         "joined": {receiver: [store.joined(receiver, *some) for some in asked] for receiver in IN.values()},
         "outputs of": {name: [store.outputs_of(name, *some) for some in asked] for name in OPERATORS},
+        "worn": {name: store.worn(name) for name in OPERATORS},
+        "ends": {port: store.ends(port) for port in OUT.values()},
         "undone from": {receiver: store.undone_from(receiver) for receiver in IN.values()},
         "first inputs": {name: [store.first_inputs(name, number) for number, _ in asked] for name in OPERATORS},
         "reads of": {name: store.reads_of(name, InputSetId(1), 9) for name in OPERATORS},
