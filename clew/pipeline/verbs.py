@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clew.ids import Port
-from clew.pipeline.arguments import is_predicate, join_columns, wrong_predicate
+from clew.pipeline.arguments import is_predicate, join_columns, wrong_groups, wrong_join, wrong_predicate
 from clew.pipeline.builtin import Enriched, Numbered, Stamped
 from clew.pipeline.columns import types_of
 from clew.pipeline.contracts import Connection, Sink
 from clew.pipeline.functions import Aggregate, How, Join, Union, aggregations
 from clew.pipeline.records import Branch
+from clew.pipeline.times import BOUNDS
+from clew.pipeline.timewindows import EventTime
 from clew.pipeline.windows import Each, Window
 
 if TYPE_CHECKING:
@@ -66,7 +68,10 @@ class Stream:
         `how` is inner, left or full. Columns of the other stream that this one has too get the suffix.
         """
         keys = join_columns(on, how)
-        window = self._declaring.window_of(window, Each(), name or f"join of {self.port.operator}")
+        of = name or f"join of {self.port.operator}"
+        for message in wrong_join(window, suffix, of):
+            self._declaring.wrong(message)
+        window = self._declaring.window_of(window, Each(), of)
         names = (self.port.operator, getattr(other, "port", self.port).operator)
         return self._declaring.built("join", (self, other), Join(keys, how, suffix, names), window, name, settings)
 
@@ -174,7 +179,12 @@ class Windowed:
         for setting in () if settings is not None else given:
             if isinstance(given[setting], list | tuple) or (given[setting] == "count" and setting != "group"):
                 pipeline.wrong(_taken_name(own, setting, "column"))
-        function = Aggregate(by, aggregations(columns), self.stream.port.operator, own)
+        for message in wrong_groups(by, columns, self.window, own):
+            pipeline.wrong(message)
+        # The bounds of a window of time are keys already.
+        bounds = BOUNDS if isinstance(self.window, EventTime) else ()
+        keys = tuple(key for key in by if isinstance(key, str) and key not in bounds)
+        function = Aggregate(keys, aggregations(columns), self.stream.port.operator, own)
         return pipeline.built("aggregate", (self.stream,), function, self.window, own, given)
 
     def sql(self, text: str, *, name: str | None = None, **settings: Any) -> Stream:
