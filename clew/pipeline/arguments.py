@@ -4,13 +4,13 @@ Each function returns a sentence with the cure, or None where the argument is as
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clew.errors import GraphError
+from clew.errors import ClewError, GraphError
 from clew.pipeline.contracts import Connection, Observed, Sink, Source
 from clew.pipeline.functions import How
 from clew.pipeline.location import caller
@@ -128,6 +128,23 @@ def wrong_join(window: Any, suffix: Any, name: str) -> Iterator[str]:
         )
     if not isinstance(suffix, str):
         yield f'suffix= of {name} is {told(suffix)}, which is no text; give it one, such as "_right"'
+
+
+def wrong_columns(check: Callable[..., Any], window: Window, schemas: Sequence[pa.Schema | None]) -> str | None:
+    """Return what a function of Clew's says to records of its inputs' schemas, where all of these are declared."""
+    known = [schema for schema in schemas if schema is not None]
+    if len(known) < len(schemas):
+        return None
+    try:
+        tables = [window.extend(schema).empty_table() for schema in known]
+    except ClewError:
+        # What is wrong with the window is said of the window.
+        return None
+    try:
+        check(*tables)
+    except ClewError as error:
+        return str(error)
+    return None
 
 
 def wrong_groups(by: Sequence[Any], columns: Mapping[str, Any], window: Window, name: str) -> Iterator[str]:

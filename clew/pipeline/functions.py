@@ -125,11 +125,12 @@ class Join:
     def __call__(self, left: pa.Table, right: pa.Table) -> pa.Table | None:
         if self.how == "inner" and not (left.num_rows and right.num_rows):
             return None
-        self._check(left, right)
+        self.check(left, right)
         pairs = self._pairs(left, right)
         return pa.table({**self._left(left, right, pairs), **self._right(left, right, pairs)})
 
-    def _check(self, left: pa.Table, right: pa.Table) -> None:
+    def check(self, left: pa.Table, right: pa.Table) -> None:
+        """Raise ClewError where tables of these columns cannot be joined."""
         for name, table in zip(self.names, (left, right)):
             if not table.num_columns:
                 raise ClewError(

@@ -407,3 +407,60 @@ def test_a_join_that_joins_nothing_is_refused(declare: Callable[[Stream], Any], 
     declare(of_stream(pipeline, pa.table({"n": [1]})))
     with pytest.raises(GraphErrors, match=message):
         pipeline.graph()
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (
+            lambda s: s.window(Count(2)).aggregate(total=("text", "sum"), name="a"),
+            "operator a is to compute sum of column",
+        ),
+        (
+            lambda s: s.window(Tumbling(9, on="n")).aggregate("kk", rows="count", name="a"),
+            "a is to group by column kk,",
+        ),
+        (lambda s: s.join(s, on="text", window=Count(2), name="j"), "a join of typed and typed would have two columns"),
+        (
+            lambda s: s.join(s, on="m", window=Tumbling(9, on="n"), name="j"),
+            "typed has no column m to join on; it has n",
+        ),
+    ],
+)
+def test_what_declared_types_tell_is_told_where_it_is_declared(declare: Callable[[Stream], Any], message: str) -> None:
+    pipeline = Pipeline("typed")
+    schema = pa.schema({"n": pa.int64(), "n_right": pa.int64(), "text": pa.string()})
+    typed = of_stream(pipeline, pa.table({"n": [1]})).map(lambda record: record, schema=schema, name="typed")
+    declare(typed)
+    with pytest.raises(GraphErrors, match=message):
+        pipeline.graph()
+
+
+@pytest.mark.parametrize("window", [Count(2), Tumbling(9, on="n")])
+def test_what_is_declared_and_fits_is_taken(window: Any) -> None:
+    pipeline = Pipeline("typed")
+    numbers = of_stream(pipeline, pa.table({"n": [1]}))
+    typed = numbers.map(lambda record: record, schema=pa.schema({"n": pa.int64()}), name="typed")
+    typed.window(window).aggregate("n", total=("n", "sum"), all=("n", "list"))
+    typed.join(typed, on="n", window=window)
+    typed.join(numbers, on="n", window=window)
+    assert pipeline.graph()
+
+
+def test_a_window_that_does_not_fit_is_what_is_told() -> None:
+    pipeline = Pipeline("typed")
+    typed = of_stream(pipeline, pa.table({"n": [1]})).map(lambda record: record, schema=pa.schema({"n": pa.int64()}))
+    typed.window(Tumbling(9, on="t")).aggregate("n", total=("t", "sum"))
+    with pytest.raises(GraphErrors) as refused:
+        pipeline.graph()
+    (error,) = refused.value.errors
+    assert "finds no such column; the records have n" in str(error)
+
+
+def test_what_is_wrong_with_names_is_told_once() -> None:
+    pipeline = Pipeline("typed")
+    typed = of_stream(pipeline, pa.table({"n": [1]})).map(lambda record: record, schema=pa.schema({"n": pa.int64()}))
+    typed.window(Count(2)).aggregate("n", n=("n", "sum"))
+    with pytest.raises(GraphErrors) as refused:
+        pipeline.graph()
+    assert len(refused.value.errors) == 1
