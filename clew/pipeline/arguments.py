@@ -4,17 +4,19 @@ Each function returns a sentence with the cure, or None where the argument is as
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clew.errors import GraphError
+from clew.errors import ClewError, GraphError
 from clew.pipeline.contracts import Connection, Observed, Sink, Source
 from clew.pipeline.functions import How
 from clew.pipeline.location import caller
-from clew.pipeline.windows import Window
+from clew.pipeline.times import BOUNDS
+from clew.pipeline.timewindows import EventTime
+from clew.pipeline.windows import Count, Each, Window
 
 #: Annotations of what is no table, no list of tables and no dict of them.
 _NO_TABLES = (int, float, str, bool, bytes, complex)
@@ -113,6 +115,55 @@ def join_columns(on: Any, how: Any) -> tuple[str, ...]:
         cure = ' for "right", exchange the streams and take "left"' if how == "right" else " name one of these"
         raise GraphError(f"join(how={how!r}) is no join that there is; there are {known}:{cure}", caller())
     return names
+
+
+def wrong_join(window: Any, suffix: Any, name: str) -> Iterator[str]:
+    """Say what is wrong with a join's window and its suffix."""
+    if window is None:
+        yield f'{name} has no window; give it one that events of both streams meet in, as Tumbling("1 hour", on=...)'
+    if isinstance(window, Each) or (isinstance(window, Count) and window.size == 1 and not window.columns):
+        yield (
+            f"the window of {name} is {window!r}, in which each event is alone, so that nothing is ever joined; give "
+            'it one that events of both streams meet in, such as Tumbling("1 hour", on=...)'
+        )
+    if not isinstance(suffix, str):
+        yield f'suffix= of {name} is {told(suffix)}, which is no text; give it one, such as "_right"'
+
+
+def wrong_columns(check: Callable[..., Any], window: Window, schemas: Sequence[pa.Schema | None]) -> str | None:
+    """Return what a function of Clew's says to records of its inputs' schemas, where all of these are declared."""
+    known = [schema for schema in schemas if schema is not None]
+    if len(known) < len(schemas):
+        return None
+    try:
+        tables = [window.extend(schema).empty_table() for schema in known]
+    except ClewError:
+        # What is wrong with the window is said of the window.
+        return None
+    try:
+        check(*tables)
+    except ClewError as error:
+        return str(error)
+    return None
+
+
+def wrong_groups(by: Sequence[Any], columns: Mapping[str, Any], window: Window, name: str) -> Iterator[str]:
+    """Say what is wrong with the names of what an aggregation groups by, and of what it makes."""
+    if not by and not columns:
+        yield f'{name} is to compute nothing; name a column to make, as in aggregate("item", rows="count")'
+    names = [key for key in by if isinstance(key, str)]
+    for key in by:
+        if not isinstance(key, str):
+            yield f'{name} is to group by {told(key)}, which is no name of a column; name one, as in aggregate("item")'
+    for key in dict.fromkeys(names):
+        if names.count(key) > 1:
+            yield f"{name} is to group by column {key} more than once; name it once"
+    for key in dict.fromkeys([*names, *(BOUNDS if isinstance(window, EventTime) else ())]):
+        if key in columns:
+            yield (
+                f"{name} is to compute column {key}, by which its records are grouped already; give the new column "
+                "another name"
+            )
 
 
 def unfit(functions: Sequence[Any], name: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ from clew.pipeline.functions import Aggregate, Join
 from clew.pipeline.graph import Generative, OperatorSpec
 from clew.pipeline.operators import LateRecords
 from clew.pipeline.times import BOUNDS
+from clew.pipeline.timewindows import EventTime
 
 #: How a column is used: as it is, in an aggregation, or to decide which records belong together.
 Use = Literal["identity", "aggregation", "group by", "join"]
@@ -68,7 +69,7 @@ def _direct(spec: OperatorSpec, output: str, inputs: Schemas) -> Iterator[tuple[
         elif isinstance(function.run, Aggregate):
             yield from _aggregated(function.run, inputs)
         elif isinstance(function.run, Join):
-            yield from _joined(function.run, spec, inputs)
+            yield from _joined(function.run, spec, function, inputs)
         else:
             for port, schema in inputs.items():
                 known = dependencies(spec, function, port, schema).columns
@@ -96,15 +97,13 @@ def _aggregated(run: Aggregate, inputs: Schemas) -> Iterator[tuple[str, ColumnUs
                 yield made, ColumnUse(port, name, "aggregation")
 
 
-def _joined(run: Join, spec: OperatorSpec, inputs: Schemas) -> Iterator[tuple[str, ColumnUse]]:
+def _joined(run: Join, spec: OperatorSpec, function: Generative, inputs: Schemas) -> Iterator[tuple[str, ColumnUse]]:
     left, right = spec.inputs
     if left in inputs:
         yield from _same({left: inputs[left]})
     if left in inputs and right in inputs:
-        taken = inputs[left].names
+        renamed = run.renamed(inputs[left].names, inputs[right].names)
         for name in inputs[right].names:
-            shared = name in (*run.on, *BOUNDS)
-            made = f"{name}{run.suffix}" if name in taken and not shared else name
-            # A window's bounds that only the other side has are left out by the join.
-            if not shared or name in taken:
-                yield made, ColumnUse(right, name, "identity")
+            # Where the join is in a window of time, the bounds that only the other side has are not those it makes.
+            if not (name in BOUNDS and name in renamed and isinstance(function.window, EventTime)):
+                yield renamed.get(name, name), ColumnUse(right, name, "identity")

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from clew.errors import GraphError
 from clew.pipeline.builtin import Enriched
+from clew.pipeline.equality import equated
 from clew.pipeline.functions import Aggregate, Join, Union
 from clew.pipeline.graph import Generative, OperatorSpec
 from clew.pipeline.operators import LateRecords
@@ -104,6 +105,8 @@ def contributing(of: Dependencies, made: pa.Table, places: Sequence[int], given:
 
 def _among(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> pa.ChunkedArray:
     """Say of each value whether it is among those wanted; a null is like another null."""
+    # Groups and joins take 0.0 and -0.0 for one key.
+    values, wanted = equated(values), equated(wanted)
     try:
         return pc.is_in(values, value_set=wanted.unique().cast(values.type), skip_nulls=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

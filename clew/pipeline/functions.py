@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from clew.errors import ClewError, GraphError
+from clew.pipeline.aggregates import Asked, Plan, grouped
+from clew.pipeline.equality import equated, is_comparable
 from clew.pipeline.location import caller
 from clew.pipeline.times import BOUNDS
 
@@ -58,43 +60,23 @@ class Aggregate:
     operator: str = "aggregate"
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        self._check(table)
-        keys = [*(name for name in BOUNDS if name in table.column_names), *self.by]
-        # Arrow's own order of groups, and the last digits of its floats, depend on how the records are cut into chunks.
-        # Who computes this again may have other chunks: so they become one, and groups come as their first records do.
+        keys = [*dict.fromkeys([*(name for name in BOUNDS if name in table.column_names), *self.by])]
+        self._check(table, keys)
+        # The last digits of Arrow's floats depend on how the records are cut into chunks, and who computes this again
+        # may have other chunks: so they become one.
         given = table.combine_chunks()
-        computed = [name for name, (_, how) in self.columns.items() if how not in _BY_PLACE]
-        asked = [*map(self._asked, computed), (_PLACE, "min"), (_PLACE, "max")]
-        placed = self._widened(given, computed).append_column(_PLACE, _places(table.num_rows))
-        made = placed.group_by(keys, use_threads=False).aggregate(asked)
-        made = made.rename_columns([*keys, *map(_own, computed), *_BY_PLACE.values()]).sort_by(_BY_PLACE["first"])
-        columns = [*(made[name] for name in keys), *(self._column(name, made, given) for name in self.columns)]
+        places = _places(table)
+        plans = [self._plan(name, given, places, bool(keys)) for name in self.columns]
+        columns = grouped([equated(given[name]) for name in keys], plans, places)
         return pa.Table.from_arrays(columns, [*keys, *self.columns])
 
-    def _asked(self, name: str) -> tuple[Any, str, Any]:
-        """Return what Arrow is asked for so that it computes what the word means in Spark."""
-        how = self.columns[name][1]
-        return [] if how == "count_all" else _own(name), how, _OPTIONS.get(how)
-
-    def _widened(self, table: pa.Table, computed: Sequence[str]) -> pa.Table:
-        """Add what is aggregated: decimals that a mean is asked of have the digits that it needs."""
-        for name in computed:
-            column, how = self.columns[name]
-            if how != "count_all":
-                kind = _mean_of(table, column) if how == "mean" else None
-                wide = table[column] if kind is None else table[column].cast(pa.decimal128(38, kind.scale))
-                table = table.append_column(_own(name), wide)
-        return table
-
-    def _column(self, name: str, made: pa.Table, given: pa.Table) -> pa.ChunkedArray:
-        """Return a column of the result; a record that is the first or last of its group may have null there."""
+    def _plan(self, name: str, given: pa.Table, places: pa.Array, keyed: bool) -> Plan:
         column, how = self.columns[name]
-        if how in _BY_PLACE:
-            return given[column].take(made[_BY_PLACE[how]])
-        kind = _mean_of(given, column) if how == "mean" else None
-        return made[_own(name)] if kind is None else made[_own(name)].cast(kind)
+        if how == "count_all":
+            return Plan([(None, how)])
+        return Asked(self.operator, column, self.of, how, given[column], places, keyed).plan()
 
-    def _check(self, table: pa.Table) -> None:
+    def _check(self, table: pa.Table, keys: Sequence[str]) -> None:
         aggregated = [column for column, how in self.columns.values() if how != "count_all"]
         for what, columns in (("group by", self.by), ("aggregate", aggregated)):
             for column in columns:
@@ -104,32 +86,23 @@ class Aggregate:
                         f"operator {self.operator} is to {what} column {column}, which {self.of} does not have; name "
                         f"one of its columns in aggregate(...): {have}"
                     )
+        for key in keys:
+            kind = table.schema.field(key).type
+            if not is_comparable(kind):
+                raise ClewError(
+                    f"operator {self.operator} is to group by column {key} of {self.of}, which is {kind}; values of "
+                    "this type are not compared: put the part of it that counts into a column of its own before this "
+                    "operator"
+                )
+            if key in self.columns:
+                raise ClewError(
+                    f"operator {self.operator} is to compute column {key}, by which its records are grouped already; "
+                    "give the new column another name in aggregate(...)"
+                )
 
 
-def _mean_of(table: pa.Table, column: str) -> pa.DataType | None:
-    """Return the type that Spark gives a mean of decimals: with four digits more than they have."""
-    kind = table.schema.field(column).type
-    return pa.decimal128(min(kind.precision + 4, 38), min(kind.scale + 4, 38)) if pt.is_decimal(kind) else None
-
-
-#: Spark's are those of a sample, Arrow's those of the population.
-_OPTIONS = {"stddev": pc.VarianceOptions(ddof=1), "variance": pc.VarianceOptions(ddof=1)}
-
-#: What is the value of one record of a group, and the column with that record's place. Arrow would pass over nulls.
-_BY_PLACE = {"first": "_clew_place_first", "last": "_clew_place_last"}
-
-
-def _own(name: str) -> str:
-    """Name a column while it is computed: whatever people call theirs, it is another one."""
-    return f"_clew_made_{name}"
-
-
-#: The column by which groups keep the order of their first records.
-_PLACE = "_clew_place"
-
-
-def _places(rows: int) -> pa.Array:
-    return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), rows)), 1)
+def _places(table: pa.Table) -> pa.Array:
+    return pa.arange(0, table.num_rows)
 
 
 #: Words that people use, and Arrow's names.
@@ -152,11 +125,12 @@ class Join:
     def __call__(self, left: pa.Table, right: pa.Table) -> pa.Table | None:
         if self.how == "inner" and not (left.num_rows and right.num_rows):
             return None
-        self._check(left, right)
+        self.check(left, right)
         pairs = self._pairs(left, right)
         return pa.table({**self._left(left, right, pairs), **self._right(left, right, pairs)})
 
-    def _check(self, left: pa.Table, right: pa.Table) -> None:
+    def check(self, left: pa.Table, right: pa.Table) -> None:
+        """Raise ClewError where tables of these columns cannot be joined."""
         for name, table in zip(self.names, (left, right)):
             if not table.num_columns:
                 raise ClewError(
@@ -167,48 +141,84 @@ class Join:
                 if column not in table.column_names:
                     have = ", ".join(table.column_names)
                     raise ClewError(f"{name} has no column {column} to join on; it has {have}")
-        for column in self.on:
+        bounds = [name for name in BOUNDS if name in left.column_names and name in right.column_names]
+        for column in dict.fromkeys([*self.on, *bounds]):
             kinds = (left.schema.field(column).type, right.schema.field(column).type)
             if kinds[0] != kinds[1]:
                 raise ClewError(
                     f"column {column} is {kinds[0]} in {self.names[0]} and {kinds[1]} in {self.names[1]}; a join needs "
                     "one type: cast one of them before"
                 )
+            if pt.is_null(kinds[0]) or not is_comparable(kinds[0]):
+                raise ClewError(
+                    f"column {column} is {kinds[0]} in {self.names[0]} and {self.names[1]}, and values of this type "
+                    "are not compared; join on text, numbers, booleans or times: make a column of these before"
+                )
+
+        self._check_names(left.column_names, right.column_names)
+
+    def _check_names(self, left: Sequence[str], right: Sequence[str]) -> None:
+        """Refuse a name that two columns would have: one of them would be lost."""
+        taken = set(left)
+        for name, made in self.renamed(left, right).items():
+            if made in taken:
+                raise ClewError(
+                    f"a join of {self.names[0]} and {self.names[1]} would have two columns {made}, one of them column "
+                    f"{name} of {self.names[1]}; give another suffix than suffix={self.suffix!r}, or rename one before"
+                )
+            taken.add(made)
+
+    def renamed(self, left: Sequence[str], right: Sequence[str]) -> dict[str, str]:
+        """Return what the columns of the other input are called in the result, but for those that both share.
+
+        Both share what is joined on, and the bounds of their window.
+        """
+        own = [name for name in right if name not in self.on and not (name in BOUNDS and name in left)]
+        return {name: f"{name}{self.suffix}" if name in left else name for name in own}
 
     def _pairs(self, left: pa.Table, right: pa.Table) -> pa.Table:
-        """Return which records belong together, by their places: only keys go through the join, of whatever type."""
+        """Return which records belong together, by their places: only keys go through the join."""
         kind = {"inner": "inner", "left": "left outer", "full": "full outer"}[self.how]
+        # Keys are known by their numbers here, so that they do not clash with places, whatever people call them.
+        keys = {str(number): name for number, name in enumerate(self.on)}
         sides = [
-            table.select(self.on).append_column(place, pa.array(range(table.num_rows), pa.int64()))
-            for table, place in ((left, "_left"), (right, "_right"))
+            pa.table({**{number: equated(table[name]) for number, name in keys.items()}, place: _places(table)})
+            for table, place in ((left, "left"), (right, "right"))
         ]
-        joined = sides[0].join(sides[1], list(self.on), join_type=kind, use_threads=False)
-        return joined.select(["_left", "_right"]).sort_by([("_left", "ascending"), ("_right", "ascending")])
+        joined = sides[0].join(sides[1], list(keys), join_type=kind, use_threads=False)
+        return joined.select(["left", "right"]).sort_by([("left", "ascending"), ("right", "ascending")])
 
     def _left(self, left: pa.Table, right: pa.Table, pairs: pa.Table) -> dict[str, pa.ChunkedArray]:
-        columns = {name: left[name].take(pairs["_left"]) for name in left.column_names}
+        columns = {name: left[name].take(pairs["left"]) for name in left.column_names}
         # The keys, and the window's bounds, of records that only the other side has.
         shared = [name for name in (*self.on, *BOUNDS) if name in columns and name in right.column_names]
-        return {
-            **columns,
-            **{name: pc.coalesce(columns[name], right[name].take(pairs["_right"])) for name in shared},
-        }
+        others = {name: right[name].take(pairs["right"]) for name in shared}
+        self._check_bounds(columns, others)
+        return {**columns, **{name: pc.coalesce(columns[name], others[name]) for name in shared}}
+
+    def _check_bounds(self, left: Mapping[str, pa.ChunkedArray], right: Mapping[str, pa.ChunkedArray]) -> None:
+        """Refuse bounds that come from other windows than that of the join, and differ: one would be lost."""
+        for name in BOUNDS:
+            if name in right and name not in self.on and pc.any(pc.not_equal(left[name], right[name])).as_py():
+                raise ClewError(
+                    f"records of {self.names[0]} and {self.names[1]} that are joined differ in {name}, of which a join "
+                    f"keeps one; join on {name} too, or rename it in one of them before"
+                )
 
     def _right(self, left: pa.Table, right: pa.Table, pairs: pa.Table) -> dict[str, pa.ChunkedArray]:
-        own = [name for name in right.column_names if name not in (*self.on, *BOUNDS)]
-        taken = {name: right[name].take(pairs["_right"]) for name in own}
-        return {f"{name}{self.suffix}" if name in left.column_names else name: one for name, one in taken.items()}
+        renamed = self.renamed(left.column_names, right.column_names)
+        return {made: right[name].take(pairs["right"]) for name, made in renamed.items()}
 
 
 def aggregations(columns: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Read what columns an aggregation makes: `total=("amount", "sum")`, `rows="count"`."""
     made: dict[str, tuple[str, str]] = {}
     for name, asked in columns.items():
-        if asked == "count":
+        if isinstance(asked, str) and asked == "count":
             made[name] = ("", "count_all")
             continue
-        known = isinstance(asked, Sequence) and not isinstance(asked, str) and len(asked) == 2
-        if not known or asked[1] not in AGGREGATIONS:
+        known = isinstance(asked, Sequence) and len(asked) == 2 and all(isinstance(one, str) for one in asked)
+        if not known or isinstance(asked, str) or asked[1] not in AGGREGATIONS:
             raise GraphError(
                 f"{name}={asked!r} is no aggregation; write it as {name}=(column, how), with how one of "
                 f'{", ".join(AGGREGATIONS)}, or as {name}="count"',

@@ -4,13 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from clew.ids import Port
-from clew.pipeline.arguments import is_predicate, join_columns, wrong_predicate
+from clew.pipeline.arguments import is_predicate, join_columns, wrong_columns, wrong_groups, wrong_join, wrong_predicate
 from clew.pipeline.builtin import Enriched, Numbered, Stamped
 from clew.pipeline.columns import types_of
 from clew.pipeline.contracts import Connection, Sink
 from clew.pipeline.functions import Aggregate, How, Join, Union, aggregations
 from clew.pipeline.records import Branch
+from clew.pipeline.times import BOUNDS
+from clew.pipeline.timewindows import EventTime
 from clew.pipeline.windows import Each, Window
 
 if TYPE_CHECKING:
@@ -66,9 +70,14 @@ class Stream:
         `how` is inner, left or full. Columns of the other stream that this one has too get the suffix.
         """
         keys = join_columns(on, how)
-        window = self._declaring.window_of(window, Each(), name or f"join of {self.port.operator}")
+        of = name or f"join of {self.port.operator}"
+        for message in wrong_join(window, suffix, of):
+            self._declaring.wrong(message)
+        window = self._declaring.window_of(window, Each(), of)
         names = (self.port.operator, getattr(other, "port", self.port).operator)
-        return self._declaring.built("join", (self, other), Join(keys, how, suffix, names), window, name, settings)
+        function = Join(keys, how, suffix, names)
+        self._declaring.wrong(wrong_columns(function.check, window, [_declared(self), _declared(other)]))
+        return self._declaring.built("join", (self, other), function, window, name, settings)
 
     def branch(
         self,
@@ -143,6 +152,14 @@ class Stream:
         return self._pipeline
 
 
+def _declared(stream: Any) -> pa.Schema | None:
+    """Return the schema that was declared for the port of a stream."""
+    if not isinstance(stream, Stream):
+        return None
+    specs = [spec for spec in stream._declaring._specs if spec.name == stream.port.operator]
+    return specs[0].schemas.get(stream.port.name) if specs else None
+
+
 def _taken_name(operator: str, setting: str, what: str) -> str:
     return (
         f"{operator} has a setting {setting}, so a {what} of that name is taken for it; name the {what} otherwise, or "
@@ -174,7 +191,13 @@ class Windowed:
         for setting in () if settings is not None else given:
             if isinstance(given[setting], list | tuple) or (given[setting] == "count" and setting != "group"):
                 pipeline.wrong(_taken_name(own, setting, "column"))
-        function = Aggregate(by, aggregations(columns), self.stream.port.operator, own)
+        wrong: list[str | None] = [*wrong_groups(by, columns, self.window, own)]
+        # The bounds of a window of time are keys already.
+        bounds = BOUNDS if isinstance(self.window, EventTime) else ()
+        keys = tuple(key for key in by if isinstance(key, str) and key not in bounds)
+        function = Aggregate(keys, aggregations(columns), self.stream.port.operator, own)
+        for message in wrong or [wrong_columns(function, self.window, [_declared(self.stream)])]:
+            pipeline.wrong(message)
         return pipeline.built("aggregate", (self.stream,), function, self.window, own, given)
 
     def sql(self, text: str, *, name: str | None = None, **settings: Any) -> Stream:
