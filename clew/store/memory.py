@@ -9,8 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from clew.errors import StaleWriter, StoreFailed, UnexpectedRow, WrongLog
@@ -20,7 +19,6 @@ from clew.protocol.rows import (
     AsideRow,
     Bodies,
     EventRun,
-    Header,
     Label,
     Listed,
     LookupRow,
@@ -65,58 +63,10 @@ from clew.protocol.step import (
     owner_of,
 )
 from clew.store.base import NO_PORTS, Backlog, Collected, Table, Topology
+from clew.store.memory_collecting import Collection, referenced_files
 from clew.store.memory_lineage import MemoryLineage
-
-_UNRESOLVED = ("held", "retry", "drop")
-
-
-@dataclass(slots=True)
-class Entry:
-    """A row of EVENT_LOG for one event, receiver and Input Set."""
-
-    number: int
-    status: Status
-    receiver: Port
-    input_set: InputSetId | None = None
-    seq: int = 0
-    #: Whether the event joined the Input Set after it was taken.
-    rejoined: bool = False
-
-
-@dataclass
-class Rows:
-    """All rows and counters of the log; copied to undo a refused commit."""
-
-    sent: dict[Port, dict[int, tuple[Header, tuple[Bodies, ...]]]] = field(default_factory=dict)
-    entries: dict[Port, dict[int, list[Entry]]] = field(default_factory=dict)
-    last_sent: dict[Port, int] = field(default_factory=dict)
-    last_acknowledged: dict[Port, int] = field(default_factory=dict)
-    #: The number up to which write actions were collected, by connection.
-    collected_writes: dict[Port, int] = field(default_factory=dict)
-    schemas: dict[Port, bytes] = field(default_factory=dict)
-    labels: dict[str, dict[InputSetId, Label]] = field(default_factory=dict)
-    finished: dict[str, set[InputSetId]] = field(default_factory=dict)
-    states: dict[str, StateRow] = field(default_factory=dict)
-    keyed: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
-    decisions: dict[str, dict[int, str]] = field(default_factory=dict)
-    asides: dict[str, dict[int, AsideRow]] = field(default_factory=dict)
-    state_events: dict[str, dict[int, tuple[InputSetId, str]]] = field(default_factory=dict)
-    lineage: dict[Port, list[tuple[int, InputSetId]]] = field(default_factory=dict)
-    read_actions: dict[str, dict[tuple[str, int], ReadActionRow]] = field(default_factory=dict)
-    read_events: dict[tuple[str, str, int], tuple[ReadEventRow, InputSetId | None]] = field(default_factory=dict)
-    last_action: dict[tuple[str, str], int] = field(default_factory=dict)
-    writes: dict[Port, dict[int, tuple[WriteRow, Status]]] = field(default_factory=dict)
-    #: When events, and write actions, were logged.
-    times: dict[Port, dict[int, float]] = field(default_factory=dict)
-    last_write: dict[Port, int] = field(default_factory=dict)
-    last_done_write: dict[Port, int] = field(default_factory=dict)
-    operators: dict[str, OperatorRow] = field(default_factory=dict)
-    #: The number up to which events were collected, by port.
-    collected: dict[Port, int] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    #: The last Input Set that has lost events to collection: of those it took on a port, and of those it made there.
-    worn_taken: dict[Port, int] = field(default_factory=dict)
-    worn_made: dict[Port, int] = field(default_factory=dict)
+from clew.store.memory_rows import UNRESOLVED, Entry, Rows, as_json, copied
+from clew.store.memory_tables import event_data, event_lineage, event_log, read_actions, states
 
 
 class MemoryStore(MemoryLineage):
@@ -155,7 +105,7 @@ class MemoryStore(MemoryLineage):
     def change(self, topology: Topology, writes: Sequence[Write]) -> None:
         with self._lock:
             self._check_open()
-            before, was = _copy(self._rows), self._topology
+            before, was = copied(self._rows), self._topology
             self.declare(topology)
             try:
                 for write in writes:
@@ -195,7 +145,7 @@ class MemoryStore(MemoryLineage):
             current = self._rows.operators[operator].incarnation
             if current != incarnation:
                 raise StaleWriter(operator, incarnation, current)
-            before = _copy(self._rows, operator)
+            before = copied(self._rows, operator)
             try:
                 for write in writes:
                     owner = owner_of(write)
@@ -222,7 +172,7 @@ class MemoryStore(MemoryLineage):
     def decide_asides(self, operator: str, numbers: Sequence[int], status: Literal["retry", "drop"]) -> int:
         with self._lock:
             rows = self._rows.asides.get(operator, {})
-            asked = [number for number in rows if number in set(numbers) and rows[number].status in _UNRESOLVED]
+            asked = [number for number in rows if number in set(numbers) and rows[number].status in UNRESOLVED]
             self._rows.asides[operator] = rows | {number: replace(rows[number], status=status) for number in asked}
             return len(asked)
 
@@ -307,32 +257,29 @@ class MemoryStore(MemoryLineage):
     def collect(self, grace: int = 0, keep: Mapping[Port, int] = NO_PORTS) -> Collected:
         with self._lock:
             self._check_open()
-            before = self.referenced_files()
-            removed = 0
-            for port in list(self._rows.sent):
-                low = self._low_water(port, grace)
-                removed += self._collect_port(port, min(low, keep[port] - 1) if port in keep else low)
-            self._collect_writes(keep)
-            self._collect_sets()
-            return Collected(removed, tuple(sorted(before - self.referenced_files())))
+            return Collection(self._rows, self._senders, self._receivers).collect(grace, keep)
 
     def referenced_files(self) -> set[str]:
         with self._lock:
-            bodies = [b for events in self._rows.sent.values() for _, runs in events.values() for b in runs]
-            bodies += [b for writes in self._rows.writes.values() for row, _ in writes.values() for b in row.bodies]
-            bodies += [row.effect for row, _ in self._rows.read_events.values() if row.effect is not None]
-            return {b.file for b in bodies if b.file is not None}
+            return referenced_files(self._rows)
 
     def table(self, name: Table) -> list[tuple[Any, ...]]:
         with self._lock:
-            rows = {
-                "EVENT_LOG": self._event_log,
-                "EVENT_DATA": self._event_data,
-                "READ_ACTION": self._read_action,
-                "STATE": self._state,
-                "EVENT_LINEAGE": self._event_lineage,
-            }[name]()
+            rows = self._table(name)
             return sorted(rows, key=lambda row: tuple((value is not None, str(type(value)), value) for value in row))
+
+    def _table(self, name: Table) -> list[tuple[Any, ...]]:
+        match name:
+            case "EVENT_LOG":
+                return event_log(self._rows, self._receivers)
+            case "EVENT_DATA":
+                return event_data(self._rows)
+            case "READ_ACTION":
+                return read_actions(self._rows)
+            case "STATE":
+                return states(self._rows)
+            case "EVENT_LINEAGE":
+                return event_lineage(self._rows)
 
     def close(self) -> None:
         self._closed = True
@@ -351,13 +298,13 @@ class MemoryStore(MemoryLineage):
             case Rejoin():
                 self._rejoin(write)
             case LogDecision(operator, seq, decision):
-                self._rows.decisions.setdefault(operator, {})[seq] = _json(decision)
+                self._rows.decisions.setdefault(operator, {})[seq] = as_json(decision)
             case StoreKeyed(operator, keys):
                 self._store_keyed(operator, keys)
             case SetAside(operator, set_aside):
-                told = {row.number: json.loads(_json(row.error)) for row in set_aside}
+                told = {row.number: json.loads(as_json(row.error)) for row in set_aside}
                 made = {
-                    row.number: replace(row, label=label_of(_json(row.label)), error=told[row.number])
+                    row.number: replace(row, label=label_of(as_json(row.label)), error=told[row.number])
                     for row in set_aside
                 }
                 self._rows.asides[operator] = self._rows.asides.get(operator, {}) | made
@@ -369,11 +316,11 @@ class MemoryStore(MemoryLineage):
                 self._rows.asides[operator] = rows_aside | {number: done}
             case OpenSets(operator, sets):
                 # As a log on a disk gives them back: what is a list or a tuple there is one here.
-                self._rows.labels.setdefault(operator, {}).update((n, label_of(_json(label))) for n, label in sets)
+                self._rows.labels.setdefault(operator, {}).update((n, label_of(as_json(label))) for n, label in sets)
             case FinishSets(operator, first, count):
                 self._finish_sets(operator, first, count)
             case LogStateEvent(operator, state_id, input_set, state):
-                self._rows.state_events.setdefault(operator, {})[state_id] = (input_set, _json(state))
+                self._rows.state_events.setdefault(operator, {})[state_id] = (input_set, as_json(state))
             case StoreState(operator, state_id, context, state):
                 old = self._rows.states.get(operator)
                 _expect(
@@ -382,7 +329,9 @@ class MemoryStore(MemoryLineage):
                     f"{old and old.state_id}",
                     f"below {state_id}",
                 )
-                self._rows.states[operator] = StateRow(state_id, json.loads(_json(context)), json.loads(_json(state)))
+                self._rows.states[operator] = StateRow(
+                    state_id, json.loads(as_json(context)), json.loads(as_json(state))
+                )
             case LogLineage(lineage):
                 self._rows.lineage.setdefault(lineage.port, []).extend(lineage.pairs())
             case LogWrites(port, rows):
@@ -401,7 +350,7 @@ class MemoryStore(MemoryLineage):
             case StoreVersion(operator, None):
                 self._rows.versions.pop(operator, None)
             case StoreVersion(operator, version):
-                self._rows.versions[operator] = _json(version)
+                self._rows.versions[operator] = as_json(version)
             case SetOperator(operator, status):
                 self._rows.operators[operator] = replace(self._rows.operators[operator], status=status)
             case _:
@@ -503,7 +452,7 @@ class MemoryStore(MemoryLineage):
             if state is None:
                 rows.pop((function, key), None)
             else:
-                rows[function, key] = _json(state)
+                rows[function, key] = as_json(state)
 
     def _finish_sets(self, operator: str, first: InputSetId, count: int) -> None:
         finished = self._rows.finished.setdefault(operator, set())
@@ -534,160 +483,6 @@ class MemoryStore(MemoryLineage):
             self._rows.writes[port][number] = (row, "done")
             self._rows.last_done_write[port] = number
 
-    # Collection.
-
-    def _low_water(self, port: Port, grace: int) -> int:
-        """Return the number up to which all events of `port` are done."""
-        last = self._rows.last_sent.get(port, 0) - grace
-        named = [
-            first
-            for writes in self._rows.writes.values()
-            for row, status in writes.values()
-            if status == "undone"
-            for sender, first, _ in row.events
-            if sender == port
-        ]
-        for receiver in self._receivers.get(port, ()):
-            named += self._held(receiver)
-            entries = self._rows.entries.get(receiver, {})
-            undone = [n for n, row in entries.items() if any(e.status == "undone" for e in row)]
-            named += undone
-        return min([last, *(number - 1 for number in named)])
-
-    def _held(self, receiver: Port) -> list[int]:
-        """Return the first events of a port that what was set aside still needs."""
-        return [
-            first
-            for row in self._rows.asides.get(receiver.operator, {}).values()
-            if row.status in _UNRESOLVED
-            for name, first, _, _ in row.events
-            if name == receiver.name
-        ]
-
-    def _collect_port(self, port: Port, upto: int) -> int:
-        gone = [number for number in self._rows.sent[port] if number <= upto]
-        self._rows.collected[port] = max(self._rows.collected.get(port, 0), upto)
-        self._wear(port, upto)
-        for number in gone:
-            del self._rows.sent[port][number]
-            for receiver in self._receivers.get(port, ()):
-                entries = self._rows.entries.get(receiver, {}).pop(number, [])
-                taken = [entry.input_set or 0 for entry in entries]
-                self._rows.worn_taken[receiver] = max([self._rows.worn_taken.get(receiver, 0), *taken])
-        kept = [pair for pair in self._rows.lineage.get(port, []) if pair[0] > upto]
-        self._rows.lineage[port] = kept
-        return len(gone)
-
-    def _wear(self, made: Port, upto: int) -> None:
-        """Remember the last Input Set of which an event up to a number was made."""
-        sets = [input_set for number, input_set in self._rows.lineage.get(made, []) if number <= upto]
-        self._rows.worn_made[made] = max([self._rows.worn_made.get(made, 0), *sets])
-
-    def _collect_writes(self, keep: Mapping[Port, int]) -> None:
-        for port, writes in self._rows.writes.items():
-            made = Port(port.operator, writes_port(port.name))
-            undone = min((n for n, (_, status) in writes.items() if status == "undone"), default=None)
-            gone = {n for n in writes if n < keep.get(made, n + 1) and (undone is None or n < undone)}
-            self._rows.collected_writes[port] = max({*gone, self._rows.collected_writes.get(port, 0)})
-            self._rows.writes[port] = {n: pair for n, pair in writes.items() if n not in gone}
-            self._wear(made, self._rows.collected_writes[port])
-            left = [pair for pair in self._rows.lineage.get(made, []) if pair[0] > self._rows.collected_writes[port]]
-            self._rows.lineage[made] = left
-
-    def _collect_sets(self) -> None:
-        """Forget the Input Sets that are done and of which no event is left."""
-        for operator, finished in self._rows.finished.items():
-            used = {
-                entry.input_set
-                for receiver, entries in self._rows.entries.items()
-                if receiver.operator == operator
-                for row in entries.values()
-                for entry in row
-            }
-            gone = finished - used
-            labels = self._rows.labels.get(operator, {})
-            self._rows.labels[operator] = {n: label for n, label in labels.items() if n not in gone}
-            events = self._rows.state_events.get(operator, {})
-            self._rows.state_events[operator] = {s: pair for s, pair in events.items() if pair[0] not in gone}
-            for key in [k for k, (_, s) in self._rows.read_events.items() if k[0] == operator and s in gone]:
-                del self._rows.read_events[key]
-            self._collect_decisions(operator)
-
-    def _collect_decisions(self, operator: str) -> None:
-        """Forget what was decided before the first event whose entries are left, once events before it are forgotten.
-
-        While all events are there, a run can be followed from its start, and that takes all decisions.
-        """
-        inputs = [sender for receiver, sender in self._senders.items() if receiver.operator == operator]
-        if not any(self._rows.collected.get(sender) for sender in inputs):
-            return
-        left = [
-            entry.seq
-            for receiver, entries in self._rows.entries.items()
-            if receiver.operator == operator
-            for row in entries.values()
-            for entry in row
-            if entry.input_set is not None
-        ]
-        decisions = self._rows.decisions.get(operator, {})
-        kept = {seq: text for seq, text in decisions.items() if left and seq >= min(left)}
-        self._rows.decisions[operator] = kept
-
-    # The paper's tables.
-
-    def _event_log(self) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = []
-        for port, sent in self._rows.sent.items():
-            for number in sent:
-                receivers = self._receivers.get(port, ())
-                if not receivers:
-                    rows.append((number, "done", port.operator, port.name, None, None, None))
-                for receiver in receivers:
-                    for entry in self._rows.entries[receiver][number]:
-                        rows.append((number, entry.status, *port, *receiver, entry.input_set))
-        for port, writes in self._rows.writes.items():
-            rows += [(n, status, port.operator, None, *port, None) for n, (_, status) in writes.items()]
-        for (operator, connection, action), (event, input_set) in self._rows.read_events.items():
-            rows.append((action, event.status, operator, connection, None, None, input_set))
-        for operator, events in self._rows.state_events.items():
-            finished = self._rows.finished.get(operator, set())
-            for state_id, (input_set, _) in events.items():
-                status = "done" if input_set in finished else "undone"
-                rows.append((state_id, status, operator, None, None, None, input_set))
-        return rows
-
-    def _event_data(self) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = []
-        for port, sent in self._rows.sent.items():
-            for number, (header, bodies) in sent.items():
-                if not header.end:
-                    text = json.dumps([header.rows, header.size, header.end])
-                    rows.append((number, *port, text, _place(bodies[0]) if bodies else None))
-        for port, writes in self._rows.writes.items():
-            rows += [
-                (n, port.operator, None, None, _place(row.bodies[0])) for n, (row, _) in writes.items() if row.bodies
-            ]
-        for (operator, connection, action), (event, _) in self._rows.read_events.items():
-            if event.effect is not None:
-                rows.append((action, operator, connection, None, _place(event.effect)))
-        return rows
-
-    def _read_action(self) -> list[tuple[Any, ...]]:
-        return [
-            (row.action, "complete" if row.complete else "incomplete", operator, row.connection, row.description)
-            for operator, actions in self._rows.read_actions.items()
-            for row in actions.values()
-        ]
-
-    def _state(self) -> list[tuple[Any, ...]]:
-        rows = [(r.state_id, o, _json({"context": r.context, "state": r.state})) for o, r in self._rows.states.items()]
-        for operator, events in self._rows.state_events.items():
-            rows += [(state_id, operator, text) for state_id, (_, text) in events.items()]
-        return rows
-
-    def _event_lineage(self) -> list[tuple[Any, ...]]:
-        return [(number, *port, s) for port, pairs in self._rows.lineage.items() for number, s in pairs]
-
     def _check_open(self) -> None:
         if self._closed:
             raise StoreFailed("the log in memory is closed", "run again: what it held is gone")
@@ -696,29 +491,6 @@ class MemoryStore(MemoryLineage):
 def _expect(holds: bool, what: str, found: str, expected: str) -> None:
     if not holds:
         raise UnexpectedRow(what, found, expected)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _place(bodies: Bodies) -> Any:
-    if bodies.data is not None:
-        return bodies.data
-    return f"file:{bodies.file}@{bodies.offset}+{sum(bodies.lengths)}"
-
-
-def _copy(rows: Rows, operator: str | None = None) -> Rows:
-    """Copy deep enough that writes of `operator` to the original leave the copy as it was; None: of anybody."""
-    kept = copy(rows)
-    for name, value in vars(rows).items():
-        # Whatever is no container is a row that never changes.
-        setattr(kept, name, {k: v.copy() if isinstance(v, (dict, list, set)) else v for k, v in value.items()})
-    # Only the operator's own entries change in place; those it makes for others are new rows.
-    for receiver, entries in rows.entries.items():
-        if operator in (None, receiver.operator):
-            kept.entries[receiver] = {number: [copy(entry) for entry in row] for number, row in entries.items()}
-    return kept
 
 
 __all__ = ["MemoryStore"]

@@ -10,7 +10,7 @@ from clew.store.base import Worn
 
 if TYPE_CHECKING:
     from clew.store.base import Topology
-    from clew.store.memory import Rows
+    from clew.store.memory_rows import Rows
 
 
 class MemoryLineage:

@@ -11,7 +11,8 @@ from clew.protocol.step import LogEvents, LogReadEvent, Write
 from clew.runtime.bodies import load
 from clew.runtime.codec import decode, decode_stream
 from clew.store.base import NO_PORTS, Collected
-from clew.store.memory import MemoryStore, Rows, _copy
+from clew.store.memory import MemoryStore
+from clew.store.memory_rows import Rows, copied
 from tests.simulation.outside import Row
 
 
@@ -37,7 +38,7 @@ class Journal(MemoryStore):
 
     def commit(self, operator: str, incarnation: int, writes: Sequence[Write], durable: bool = True) -> None:
         keep = self._lossy and not durable and self._safe is None
-        before = _copy(self._rows) if keep else None
+        before = copied(self._rows) if keep else None
         super().commit(operator, incarnation, writes, durable)
         self.commits += 1
         self._safe = None if durable else self._safe or before

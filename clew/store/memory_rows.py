@@ -1,0 +1,90 @@
+"""The rows of the log in memory: one per event, as in the paper."""
+
+import json
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from clew.ids import InputSetId, Port
+from clew.protocol.rows import (
+    AsideRow,
+    Bodies,
+    Header,
+    Label,
+    OperatorRow,
+    ReadActionRow,
+    ReadEventRow,
+    StateRow,
+    Status,
+    WriteRow,
+)
+
+#: What was set aside, and is not yet tried again or dropped.
+UNRESOLVED = ("held", "retry", "drop")
+
+
+@dataclass(slots=True)
+class Entry:
+    """A row of EVENT_LOG for one event, receiver and Input Set."""
+
+    number: int
+    status: Status
+    receiver: Port
+    input_set: InputSetId | None = None
+    seq: int = 0
+    #: Whether the event joined the Input Set after it was taken.
+    rejoined: bool = False
+
+
+@dataclass
+class Rows:
+    """All rows and counters of the log; copied to undo a refused commit."""
+
+    sent: dict[Port, dict[int, tuple[Header, tuple[Bodies, ...]]]] = field(default_factory=dict)
+    entries: dict[Port, dict[int, list[Entry]]] = field(default_factory=dict)
+    last_sent: dict[Port, int] = field(default_factory=dict)
+    last_acknowledged: dict[Port, int] = field(default_factory=dict)
+    #: The number up to which write actions were collected, by connection.
+    collected_writes: dict[Port, int] = field(default_factory=dict)
+    schemas: dict[Port, bytes] = field(default_factory=dict)
+    labels: dict[str, dict[InputSetId, Label]] = field(default_factory=dict)
+    finished: dict[str, set[InputSetId]] = field(default_factory=dict)
+    states: dict[str, StateRow] = field(default_factory=dict)
+    keyed: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
+    decisions: dict[str, dict[int, str]] = field(default_factory=dict)
+    asides: dict[str, dict[int, AsideRow]] = field(default_factory=dict)
+    state_events: dict[str, dict[int, tuple[InputSetId, str]]] = field(default_factory=dict)
+    lineage: dict[Port, list[tuple[int, InputSetId]]] = field(default_factory=dict)
+    read_actions: dict[str, dict[tuple[str, int], ReadActionRow]] = field(default_factory=dict)
+    read_events: dict[tuple[str, str, int], tuple[ReadEventRow, InputSetId | None]] = field(default_factory=dict)
+    last_action: dict[tuple[str, str], int] = field(default_factory=dict)
+    writes: dict[Port, dict[int, tuple[WriteRow, Status]]] = field(default_factory=dict)
+    #: When events, and write actions, were logged.
+    times: dict[Port, dict[int, float]] = field(default_factory=dict)
+    last_write: dict[Port, int] = field(default_factory=dict)
+    last_done_write: dict[Port, int] = field(default_factory=dict)
+    operators: dict[str, OperatorRow] = field(default_factory=dict)
+    #: The number up to which events were collected, by port.
+    collected: dict[Port, int] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    #: The last Input Set that has lost events to collection: of those it took on a port, and of those it made there.
+    worn_taken: dict[Port, int] = field(default_factory=dict)
+    worn_made: dict[Port, int] = field(default_factory=dict)
+
+
+def copied(rows: Rows, operator: str | None = None) -> Rows:
+    """Copy deep enough that writes of `operator` to the original leave the copy as it was; None: of anybody."""
+    kept = copy(rows)
+    for name, value in vars(rows).items():
+        # Whatever is no container is a row that never changes.
+        setattr(kept, name, {k: v.copy() if isinstance(v, (dict, list, set)) else v for k, v in value.items()})
+    # Only the operator's own entries change in place; those it makes for others are new rows.
+    for receiver, entries in rows.entries.items():
+        if operator in (None, receiver.operator):
+            kept.entries[receiver] = {number: [copy(entry) for entry in row] for number, row in entries.items()}
+    return kept
+
+
+def as_json(value: Any) -> str:
+    """Return what stands for a value in a row: one text for one value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
