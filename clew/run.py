@@ -1,9 +1,7 @@
-"""Wires a run: the only module that names concrete stores and engines."""
+"""Wires a run: the only module that names concrete engines, and, with `place`, concrete stores."""
 
 import logging
 import os
-import re
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,17 +10,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from clew import trace as tracing
-from clew.errors import ClewError, NewerLog, RunFinished, SetupFailed, StoreFailed, WrongLog
+from clew.errors import ClewError, NewerLog, RunFinished, SetupFailed
 from clew.ids import Capture, Port
 from clew.lineage.retention import Keep, kept
 from clew.model.certificate import Verdict
 from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Graph, OperatorSpec
+from clew.place import Log, make_directory, masked
 from clew.runtime.changes import Change, Finding, check_accepted, compare, is_as_it_was, plan, refuse
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
@@ -35,11 +33,10 @@ from clew.runtime.runner import Surroundings
 from clew.runtime.status import OperatorStatus, RunStatus, read_status
 from clew.spark.java import Java, find_java
 from clew.spark.options import SparkOptions
-from clew.store.base import Collected, KeptStore, LogReader, Store, Topology
+from clew.store.base import Collected, KeptStore, Store, Topology
 from clew.store.disk import Disk
 from clew.store.disk import examine as examine_disk
 from clew.store.ephemeral import EphemeralStore
-from clew.store.memory import MemoryStore
 from clew.supervisor.chaos import Chaos, ChaosOutcome, ChaosPlace
 from clew.supervisor.schedule import KINDS, ChaosFault, Kind, draw, kinds_for
 from clew.supervisor.threads import Policy, Supervisor
@@ -60,121 +57,8 @@ T = TypeVar("T")
 Recovery = Literal["log", "none"]
 Verifier = Literal["auto", "inline", "spark"]
 
-#: The name of a log that has a directory of its own.
-_LOG_FILE = "log.db"
 #: A run of more events than this is verified on Spark, unless somebody says otherwise.
 _LARGE = 100_000
-
-
-@dataclass(frozen=True)
-class Log:
-    """Where a run's log is: a URL, and the directory of its event bodies."""
-
-    url: str
-    bodies: str | None
-    #: The directory of the pipeline here, for what is not kept beside the log.
-    home: str = ".clew"
-
-    @classmethod
-    def at(cls, url: str | None, pipeline: str, bodies: str | None = None) -> "Log":
-        """Read `sqlite:///PATH`, `postgresql://...` or `memory:`; None is a file under .clew/ here."""
-        home = Path(".clew") / pipeline
-        url = url or f"sqlite:///{home / _LOG_FILE}"
-        scheme = urlsplit(url).scheme
-        if scheme == "memory":
-            return cls(url, bodies, str(home))
-        if scheme == "sqlite" and url.removeprefix("sqlite:///") not in (url, ""):
-            return cls(url, str(Path(bodies or f"{_sqlite_path(url)}.bodies").resolve()), str(home))
-        if scheme in ("postgresql", "postgres"):
-            return cls(url, str(Path(bodies or home / "bodies").resolve()), str(home))
-        raise SetupFailed(f"{url!r} is no log that Clew knows", "use sqlite:///PATH or postgresql://USER@HOST/DATABASE")
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether it is anywhere but in the memory of this process."""
-        return not self.url.startswith("memory")
-
-    def beside(self, name: str) -> Path | None:
-        """Return where a file of the run is kept, as `run.log`; None where the log itself is in no file."""
-        if not self.is_kept:
-            return None
-        if not self.url.startswith("sqlite"):
-            return Path(self.home) / name
-        path = _sqlite_path(self.url)
-        # In a directory of the log's own it needs no name of its own.
-        return path.with_name(name if path.name == _LOG_FILE else f"{path.name}.{name}")
-
-    def exists(self, pipeline: str) -> bool:
-        """Say whether there is a log already; opens nothing that is not there."""
-        if self.url.startswith("sqlite"):
-            return _sqlite_path(self.url).exists()
-        if self.url.startswith("memory"):
-            return False
-        from clew.store.postgres_exists import log_exists
-
-        return log_exists(self.url, schema=f"clew_{pipeline}")
-
-    def open(self, pipeline: str) -> KeptStore:
-        """Open the log, making it if there is none."""
-        if self.url.startswith("memory"):
-            return MemoryStore()
-        if self.url.startswith("sqlite"):
-            from clew.store.sqlite import SqliteStore
-
-            path = _sqlite_path(self.url)
-            _make_directory(path.parent)
-            return SqliteStore(path)
-        from clew.store.postgres import PostgresStore
-
-        return PostgresStore(self.url, schema=f"clew_{pipeline}")
-
-    def reader(self, pipeline: str) -> LogReader:
-        """Open the log of a pipeline for reading alone, as any process may at any time; makes none."""
-        if not self.exists(pipeline):
-            raise SetupFailed(
-                f"pipeline {pipeline} has no log at {masked(self.url)}",
-                "run it there first, or name its log as `clew run --log` does",
-            )
-        reader = self._reader(pipeline)
-        owner = reader.owner()
-        if owner != pipeline:
-            reader.close()
-            raise WrongLog(f"the log {masked(self.url)} is of pipeline {owner}, not {pipeline}; name another one")
-        return reader
-
-    def _reader(self, pipeline: str) -> LogReader:
-        if self.url.startswith("sqlite"):
-            from clew.store.sqlite_reader import SqliteReader
-
-            return SqliteReader(_sqlite_path(self.url))
-        from clew.store.postgres_reader import PostgresReader
-
-        return PostgresReader(self.url, schema=f"clew_{pipeline}")
-
-    def remove(self, pipeline: str) -> None:
-        """Remove the log and its bodies, for a fresh start."""
-        if self.url.startswith("sqlite"):
-            for suffix in ("", "-wal", "-shm", "-journal"):
-                Path(f"{_sqlite_path(self.url)}{suffix}").unlink(missing_ok=True)
-        elif self.url.startswith("postgres"):
-            from clew.store.postgres import drop_log
-
-            drop_log(self.url, schema=f"clew_{pipeline}")
-        if self.bodies is not None:
-            shutil.rmtree(self.bodies, ignore_errors=True)
-
-
-def _sqlite_path(url: str) -> Path:
-    return Path(url.removeprefix("sqlite:///"))
-
-
-def _make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreFailed(
-            f"cannot make the log directory {path}: {error.strerror}", "choose another one with --log sqlite:///PATH"
-        ) from error
 
 
 def run(
@@ -604,7 +488,7 @@ def engine_for(
 
         printed = ""
         if output is not None:
-            _make_directory(output.parent)
+            make_directory(output.parent)
             printed = str(output.resolve())
         return SparkEngine(graph, spark=spark, options=options, program=program, bodies=bodies, output=printed)
     return engine
@@ -650,14 +534,6 @@ def _supervise(
     Supervisor(around, policy).run()
     progress.quarantined = sum(one.open for one in quarantined(graph, store))
     return progress
-
-
-def masked(url: str) -> str:
-    """Return a URL without its passwords, wherever they stand in it."""
-    parts = urlsplit(url)
-    if parts.password is not None:
-        url = parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl()
-    return re.sub(r"(password=)[^&\s]*", r"\1***", url)
 
 
 __all__ = [
