@@ -23,8 +23,9 @@ from clew.model.compare import rows_of, same_rows, shown_apart
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
 from clew.pipeline.onpandas import OnPandas
 from clew.pipeline.records import Branch, PerRecord
+from clew.place import Log, masked
 from clew.provenance.records import RecordTrace, records_back, records_forward
-from clew.run import Log, engine_for, masked
+from clew.run import engine_for
 from clew.runtime.contributions import contributions
 from clew.runtime.engine import Engine
 from clew.runtime.past import Past, has_one_event, past, records, run_again

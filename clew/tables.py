@@ -15,7 +15,7 @@ class DefaultSource(LogTables):
 
     def place(self, pipeline: str, log: str | None, bodies: str | None) -> tuple[Opens, str | None]:
         # PySpark imports this module to see what data sources there are, also for who then uses another one.
-        from clew.run import Log
+        from clew.place import Log
 
         place = Log.at(log, pipeline, bodies)
         if place.url.startswith("sqlite:///"):
