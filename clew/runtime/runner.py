@@ -3,13 +3,13 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from clew import trace
-from clew.errors import AnswerRefused, ClewError, OperatorFailed, UserFunctionFailed
+from clew.errors import AnswerRefused, ClewError, OperatorFailed, TypeRefused, UserFunctionFailed
 from clew.faultpoint import fault_point
 from clew.ids import Capture, Port
 from clew.pipeline.graph import Graph, OperatorSpec
@@ -152,6 +152,8 @@ class Runner(ABC):
             # It says what is wrong, and not where.
             return OperatorFailed(self.spec.name, about, failure.message, record)
         if failure.error is not None and failure.record is None:
+            if isinstance(failure.error, TypeRefused):
+                return replace(failure.error, operator=self.spec.name, events=about)
             return failure.error
         return UserFunctionFailed(
             self.spec.name, about, failure.kind, failure.message, failure.frames, attempts, record
