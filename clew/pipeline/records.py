@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from clew.pipeline.columns import Types
-from clew.pipeline.hints import OfDataclass, Verb, apart, built, check_fit
+from clew.pipeline.hints import OfDataclass, Verb, built, check_fit
 from clew.pipeline.lookups import taken
 from clew.pipeline.predicates import filtered
 from clew.pipeline.shapes import shaped
@@ -96,9 +96,10 @@ class PerRecord:
 
 
 def _row(result: Any) -> Mapping[str, Any]:
-    row = apart(result)
-    if isinstance(row, Mapping):
-        return row
+    if isinstance(result, Mapping):
+        return result
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     raise TypeError(f"a record must be a dict or a dataclass, not {type(result).__name__}")
 
 
