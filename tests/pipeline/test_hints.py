@@ -1,5 +1,6 @@
 """Annotations of functions of records: they are read, and checked, wherever such a function is given."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -11,11 +12,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from clew import Connection, Pipeline, Stream
+from clew import Connection, Pipeline, Stream, lookup
 from clew.connectors import files, generator
 from clew.errors import ClewError, GraphError, GraphErrors, OperatorFailed
+from clew.ids import EventId, Port
 from clew.pipeline.hints import apart, built, misfit, schema_of
 from clew.pipeline.records import Branch, PerRecord
+from clew.retrace import replay
 from clew.run import quarantine_of, run, verify
 
 COLUMNS = pa.schema([("id", pa.int64()), ("k", pa.string())])
@@ -130,6 +133,38 @@ def test_a_record_that_a_predicate_of_dataclasses_fails_on_is_set_aside_alone(tm
     assert [row["id"] for row in rows(tmp_path / "out")] == [0, 1, 2, 5]
     (one,) = quarantine_of(pipeline.graph(), log=log)
     assert one.row.error["record"] == "{'id': 3, 'k': 'b'}"
+
+
+def test_functions_of_dataclasses_take_lookups_also_when_they_are_run_again(tmp_path: Path) -> None:
+    pipeline = Pipeline("hints")
+    limits = lookup([{"k": "a", "limit": 1}, {"k": "b", "limit": 4}], key="k")
+
+    def late(order: Order, limits: dict[str, Any]) -> bool:
+        return bool(order.id > limits[order.k]["limit"])
+
+    def ask(order: Order, limits: dict[str, Any]) -> str:
+        return "x" * limits[order.k]["limit"]
+
+    orders = source(pipeline)
+    orders.branch(late=late, name="parts", lookups={"limits": limits}, deterministic=True)
+    orders.enrich(Rates(), ask, name="rated", lookups={"limits": limits}, deterministic=True)
+    late_ones, rated = ran(pipeline, tmp_path, "parts.late", "rated")
+    assert [row["id"] for row in late_ones] == [2, 4, 5]
+    assert [row["rate"] for row in rated] == [1, 4] * 3
+    seen = []
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def watching(*given: Any, **named: Any) -> Any:
+            seen.append(given)
+            return function(*given, **named)
+
+        return watching
+
+    event = EventId(Port("parts", "late"), 1)
+    (again,) = replay(pipeline.graph(), "parts", event, log=f"sqlite:///{tmp_path}/log.db", wrap=watched)
+    assert seen
+    assert again.same
 
 
 def test_what_a_predicate_of_a_branch_returns_is_checked() -> None:

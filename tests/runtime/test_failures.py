@@ -330,6 +330,17 @@ def test_a_type_that_is_refused_is_told_with_the_operator_and_the_event(tmp_path
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
 
 
+def test_a_type_that_is_refused_of_a_source_is_told_with_the_event_that_it_was_about_to_send(tmp_path: Path) -> None:
+    pipeline = Pipeline("types")
+
+    def numbers(index: int) -> pa.Table:
+        return pa.table({"n": pa.array([index], pa.int64() if index < 2 else pa.uint64())})
+
+    pipeline.source("numbers", generator(numbers, 3), max_turn_events=1)
+    with pytest.raises(TypeRefused, match=r"operator numbers failed on numbers.out#3 or a later event: column n has"):
+        run(pipeline, log=f"sqlite:///{tmp_path}/log.db", engine="inline")
+
+
 def put_together(kind: pa.DataType, **given: Any) -> Pipeline:
     """A union of a column of whole numbers with one of another type."""
     pipeline = Pipeline("types")
