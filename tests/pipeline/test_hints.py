@@ -16,7 +16,7 @@ from clew import Connection, Pipeline, Stream, lookup
 from clew.connectors import files, generator
 from clew.errors import ClewError, GraphError, GraphErrors, OperatorFailed
 from clew.ids import EventId, Port
-from clew.pipeline.hints import apart, built, misfit, schema_of
+from clew.pipeline.hints import apart, built, check_returns, misfit, schema_of
 from clew.pipeline.records import Branch, PerRecord
 from clew.retrace import replay
 from clew.run import quarantine_of, run, verify
@@ -391,6 +391,13 @@ def test_what_annotations_tell_of_nested_records() -> None:
     tree = built(Tree, {"name": "a", "below": [{"name": "b", "below": []}]})
     assert tree == Tree("a", [Tree("b", [])])
     assert apart(tree) == {"name": "a", "below": [{"name": "b", "below": []}]}
+
+
+def test_what_makes_many_records_may_make_none() -> None:
+    check_returns(list[Place] | None, "flat_map", "f")
+    for hint in (int | str, "Nowhere"):
+        with pytest.raises(GraphError, match="what flat_map calls returns records"):
+            check_returns(hint, "flat_map", "f")
 
 
 def test_only_fields_of_a_dataclass_are_columns() -> None:
