@@ -284,9 +284,13 @@ class TypeRefused(ClewError):
     type: str
     why: str
     cure: str
+    #: Where it happened, in a run.
+    operator: str = ""
+    events: str = ""
 
     def __str__(self) -> str:
-        return f"column {self.column} has type {self.type}: {self.why}; {self.cure}"
+        where = f"operator {self.operator} failed on {self.events}: " if self.operator else ""
+        return f"{where}column {self.column} has type {self.type}: {self.why}; {self.cure}"
 
 
 @dataclass(eq=False)
@@ -299,17 +303,19 @@ class SchemaChanged(ClewError):
     expected: str
     #: Whether the port's schema was declared; else its first event has fixed it.
     declared: bool = False
+    #: Where its type can be changed: a verb of Clew's has no function of the user's.
+    cure: str = "cast it in the function"
 
     def __str__(self) -> str:
         found = f"{self.port} produced column {self.column} as {self.found}"
         if self.declared:
             return (
-                f"{found}, but this port is declared with {self.expected}; cast it in the function, or mend the "
-                "declaration and start with --fresh"
+                f"{found}, but this port is declared with {self.expected}; {self.cure}, or mend the declaration and "
+                "start with --fresh"
             )
         return (
-            f"{found}, but this port is fixed to {self.expected} since its first event; cast it in the function, or "
-            "declare schema= and start with --fresh"
+            f"{found}, but this port is fixed to {self.expected} since its first event; {self.cure}, or declare "
+            "schema= and start with --fresh"
         )
 
 

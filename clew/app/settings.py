@@ -45,6 +45,17 @@ class SettingRefused(ClewError):
         return f"{self.place}: {self.what}; {self.cure}"
 
 
+@dataclass(eq=False)
+class SettingsRefused(ClewError):
+    """All settings that do not exist, or have values that they cannot have."""
+
+    errors: tuple[SettingRefused, ...]
+
+    def __str__(self) -> str:
+        lines = "".join(f"\n  {error}" for error in self.errors)
+        return f"{len(self.errors)} settings cannot be used:{lines}"
+
+
 class Settings(BaseSettings):
     """What can be set once, for all commands that are called in a directory."""
 
@@ -202,14 +213,23 @@ def variable(name: str) -> str:
 def _checked(levels: Sequence[tuple[str, Mapping[str, Any]]]) -> Settings:
     """Check each level by itself, so that a complaint can say where to mend it; then put them together."""
     together: dict[str, Any] = {}
-    for place, level in reversed(levels):
+    refused: list[SettingRefused] = []
+    for place, level in levels:
         try:
             Settings(**level)
         except ValidationError as error:
-            raise _refused(place, error.errors()[0]) from None
+            refused += [_refused(place, one) for one in error.errors()]
+    _tell(refused)
+    for _, level in reversed(levels):
         conf = {**together.get("conf", {}), **level.get("conf", {})}
         together = {**together, **level, **({"conf": conf} if conf else {})}
     return Settings(**together)
+
+
+def _tell(refused: Sequence[SettingRefused]) -> None:
+    """Raise what is wrong, all of it at once."""
+    if refused:
+        raise refused[0] if len(refused) == 1 else SettingsRefused(tuple(refused))
 
 
 def _refused(place: str, error: ErrorDetails) -> SettingRefused:
@@ -272,23 +292,23 @@ def pairs(texts: Sequence[str], place: str) -> dict[str, str]:
 def from_texts(texts: Sequence[str]) -> dict[str, Any]:
     """Read what `--set NAME=VALUE` gives, each value as in the environment."""
     given = pairs(texts, "--set")
-    for name in given:
-        if name not in Settings.model_fields:
-            raise _unknown("--set", name)
+    _tell([_unknown("--set", name) for name in given if name not in Settings.model_fields])
     return _read({variable(name): value for name, value in given.items()})
 
 
 def _environment() -> dict[str, Any]:
     given = {name: value for name, value in os.environ.items() if name.startswith(_PREFIX)}
     known = {variable(name) for name in Settings.model_fields}
-    for name in sorted(given.keys() - known):
-        # Others may put names of their own here, so only what looks like one of ours is a mistake.
-        near = difflib.get_close_matches(name, known, 1, cutoff=0.85)
-        if near:
-            raise SettingRefused(
-                "environment", f"there is no setting {name}: did you mean {near[0]}?", "mend its name, or unset it"
-            )
+    # Others may put names of their own here, so only what looks like one of ours is a mistake.
+    near = {name: difflib.get_close_matches(name, known, 1, cutoff=0.85) for name in sorted(given.keys() - known)}
+    _tell([_misspelt(name, meant[0]) for name, meant in near.items() if meant])
     return _read({name: given[name] for name in given.keys() & known})
+
+
+def _misspelt(name: str, meant: str) -> SettingRefused:
+    return SettingRefused(
+        "environment", f"there is no setting {name}: did you mean {meant}?", "mend its name, or unset it"
+    )
 
 
 def _read(given: Mapping[str, str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Each function returns a sentence with the cure, or None where the argument is as
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from clew.errors import ClewError, GraphError
 from clew.pipeline.contracts import Connection, Observed, Sink, Source
 from clew.pipeline.functions import How
+from clew.pipeline.hints import named
 from clew.pipeline.location import caller
 from clew.pipeline.times import BOUNDS
 from clew.pipeline.timewindows import EventTime
@@ -184,3 +185,42 @@ def no_tables(hint: Any, function: str, takes: str) -> Iterator[str]:
             f"{function} takes {takes} and returns {hint.__name__}; it must return what it takes, a list of them, or a "
             "dict of them by port"
         )
+
+
+def uncallable(function: Any, records: int, besides: Collection[str], name: str) -> str | None:
+    """Say why a function cannot be called with so many arguments, and those of its parameters that are named."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Some built-in functions do not tell.
+        return None
+    try:
+        signature.bind(*[None] * records, **{one: None for one in besides if one in signature.parameters})
+    except TypeError as error:
+        given = "a record" if records == 1 else "a record and the answer"
+        return f"{name} cannot be called with {given} ({error}); let it take these, and lookups by their names"
+    return None
+
+
+def wrong_annotations(function: str, operator: str, hints: Mapping[str, Any], kinds: Mapping[str, str]) -> str | None:
+    """Say which parameters have no annotation that chooses how a function runs, or another one than the rest."""
+    unknown = [parameter for parameter, kind in kinds.items() if not kind]
+    if hints and not unknown and len(set(kinds.values())) == 1:
+        return None
+    told = " and ".join(f"{one} {_annotated(hints[one])}" for one in unknown or hints) or "nothing"
+    cure = "annotate them all alike" if len(hints) > 1 else "annotate its parameter so"
+    single = "; for single records there are map, flat_map and filter" if unknown else ""
+    return (
+        f"{function} takes {told}, expected pyarrow.Table, pandas.DataFrame or pyspark.sql.DataFrame, for the "
+        f"annotation chooses how {operator} runs; {cure}{single}"
+    )
+
+
+def _annotated(hint: Any) -> str:
+    if hint is None:
+        return "without an annotation"
+    if isinstance(hint, str):
+        return f"as {hint!r}, which names nothing that is defined there"
+    # Several libraries have a DataFrame.
+    home = hint.__module__.partition(".")[0] if isinstance(hint, type) else "builtins"
+    return f"as {named(hint)}" if home == "builtins" else f"as {home}.{named(hint)}"

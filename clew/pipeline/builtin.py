@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from clew.errors import ClewError
 from clew.pipeline.columns import Types
+from clew.pipeline.hints import OfDataclass, check_fit
 from clew.pipeline.lookups import RESOURCES, taken
 from clew.pipeline.operators import Context, InputSet, Operator
 from clew.pipeline.records import PerRecord
@@ -85,8 +86,15 @@ class Enriched(_EachEvent):
         #: The columns of the result, where they are declared.
         self._declared = dict(declared or {})
 
+    @property
+    def records(self) -> list[type]:
+        """The dataclasses that its functions take records as."""
+        return [one.record for one in (self._ask, self._add) if isinstance(one, OfDataclass)]
+
     def generate(self, input_set: InputSet, context: Context) -> pa.Table:
         table = input_set.table()
+        for record in self.records:
+            check_fit(record, table.schema)
         answers: dict[str, pa.Table] = {}
         given = {**context.records, RESOURCES: context.resources}
         ask = partial(self._ask, **taken(self._ask, given))
@@ -99,6 +107,11 @@ class Enriched(_EachEvent):
             action = ask(row)
             if action is None:
                 return add(row, nothing)
+            if not isinstance(action, str):
+                raise ClewError(
+                    f"ask returned {action!r} ({type(action).__name__}), expected the text of a read action, or None "
+                    "for a record that needs none; return one of these"
+                )
             if action not in answers:
                 answers[action] = context.read("asked", action)
                 _learn(types, answers[action])

@@ -32,6 +32,7 @@ def typed(name: str, values: Sequence[Any], known: pa.DataType | None) -> pa.Arr
     Kinds decide, as far as they can: a whole float is no integer, and a decimal needs the digits that it is written
     with. What a function computes has then the same type in every event, and not the one that its values happen to fit.
     """
+    check_whole(name, values)
     try:
         told = pa.array(values)
     except _MISFITS:
@@ -43,6 +44,26 @@ def typed(name: str, values: Sequence[Any], known: pa.DataType | None) -> pa.Arr
         return told
     kept = _kept(values, known)
     return _lasting(name, values, told) if kept is None else kept
+
+
+def check_whole(name: str, values: Sequence[Any]) -> None:
+    """Raise ClewError for times of pandas' with nanoseconds, which Arrow would cut off."""
+    first = next((value for value in values if value is not None), None)
+    if isinstance(first, datetime | timedelta) and any(map(_has_nanoseconds, values)):
+        raise nanoseconds(name)
+
+
+def nanoseconds(name: str) -> ClewError:
+    """Return the error for a column of times that microseconds cannot tell."""
+    return ClewError(
+        f"column {name} has times with nanoseconds, expected whole microseconds, which are kept; round them, as with "
+        '.dt.floor("us") of pandas, or keep them as whole numbers with .astype("int64")'
+    )
+
+
+def _has_nanoseconds(value: Any) -> bool:
+    # A missing time of pandas' has NaN there.
+    return bool(getattr(value, "nanosecond", 0) > 0 or getattr(value, "nanoseconds", 0) > 0)
 
 
 def _kept(values: Sequence[Any], known: pa.DataType | None) -> pa.Array | None:
@@ -129,8 +150,7 @@ def _is_decimal(value: Any, kind: pa.DataType) -> bool:
 
 def _is_timestamp(value: Any, kind: pa.DataType) -> bool:
     # A timestamp of pandas' may have nanoseconds, which Arrow would cut off.
-    whole = not getattr(value, "nanosecond", 0)
-    return isinstance(value, datetime) and whole and (value.tzinfo is None) == (kind.tz is None)
+    return isinstance(value, datetime) and not _has_nanoseconds(value) and (value.tzinfo is None) == (kind.tz is None)
 
 
 def _is_date(value: Any, kind: pa.DataType) -> bool:

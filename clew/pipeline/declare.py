@@ -2,9 +2,10 @@
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeVar, get_args, get_type_hints
+from types import SimpleNamespace
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
 
@@ -13,7 +14,9 @@ from clew.ids import Port
 from clew.pipeline.arguments import (
     Unknown,
     no_tables,
+    uncallable,
     unfit,
+    wrong_annotations,
     wrong_connection,
     wrong_function,
     wrong_predicate,
@@ -22,7 +25,7 @@ from clew.pipeline.arguments import (
     wrong_source,
     wrong_window,
 )
-from clew.pipeline.builtin import Numbered, Stamped
+from clew.pipeline.builtin import Enriched, Numbered, Stamped
 from clew.pipeline.columns import Declared, by_port, types_of
 from clew.pipeline.contracts import Connection, Sink, Source
 from clew.pipeline.dependencies import read_depends
@@ -37,11 +40,12 @@ from clew.pipeline.graph import (
     build,
     late_function,
 )
+from clew.pipeline.hints import OfDataclass, Verb, check_asks, check_returns, misfit, named, record_type, schema_of
 from clew.pipeline.location import caller
 from clew.pipeline.lookups import RESOURCES, Besides, Lookup, Setup, parameters_of
 from clew.pipeline.onpandas import OnPandas
 from clew.pipeline.operators import Operator
-from clew.pipeline.records import Filter, PerRecord, Verb, check_returns, record_type, schema_of
+from clew.pipeline.records import Branch, Filter, PerRecord
 from clew.pipeline.schema import fixed
 from clew.pipeline.scopes import Scope
 from clew.pipeline.times import Duration, microseconds
@@ -210,6 +214,34 @@ class Pipeline:
         ports = self._inputs((stream,), own, where, ("in",))
         made = Generative(verb, run, "arrow", Each(), ("out",), besides=besides)
         return self._declare(own, where, ports, made, given, declared)
+
+    def of_record(
+        self, role: Literal["filter", "ask", "add"], function: Any, name: str, settings: Mapping[str, Any]
+    ) -> tuple[Any, pa.Schema | None]:
+        """Read the annotations of a function that another verb calls with a record; `branch` and `enrich` call this.
+
+        Returns what is called with a dict in its place, and the schema that it tells. What is no function is returned
+        as it is.
+        """
+        if not callable(function):
+            return function, None
+        where, hints = caller(), _hints(function)
+        besides = _besides_names(settings)
+        parameters = [one for one in parameters_of(function) if one not in besides]
+        self._right(uncallable(function, 2 if role == "add" else 1, besides, name), where)
+        try:
+            taken = record_type(hints.get(parameters[0])) if parameters else None
+            if role == "ask":
+                check_asks(hints.get("return"), name)
+            else:
+                check_returns(hints.get("return"), "map" if role == "add" else role, name)
+            if role == "add":
+                _check_answer(hints.get(parameters[1]) if len(parameters) > 1 else None)
+            told = schema_of(hints.get("return"), "map") if role == "add" else None
+        except GraphError as error:
+            self._wrong(error.message if error.message.startswith(name) else f"{name}: {error.message}", where)
+            return function, None
+        return (function if taken is None else OfDataclass(function, taken)), told
 
     def built(
         self,
@@ -435,7 +467,8 @@ class Pipeline:
         idle = [
             GraphError("this decorates nothing; write @ and its inputs above a function", at) for at in self._pending
         ]
-        return build(self.name, self._specs, [*self._errors, *idle], self._location, self._scopes)
+        wrong = [*self._errors, *idle, *_not_built(self._specs)]
+        return build(self.name, self._specs, wrong, self._location, self._scopes)
 
     def _add(self, spec: OperatorSpec) -> None:
         if not _is_name(spec.name):
@@ -569,15 +602,11 @@ class Pipeline:
         """Read from a function's annotations how it runs: by the kind of its parameters."""
         parameters = tuple(one for one in parameters_of(function) if one not in besides.names)
         hints = _hints(function)
-        kinds = {_kind(hints.get(parameter)) for parameter in parameters}
-        if len(kinds) != 1 or "" in kinds:
-            self._wrong(
-                f"the parameters of {function.__name__} must all be annotated alike: all pyarrow.Table, all "
-                f"pandas.DataFrame or all pyspark.sql.DataFrame, for the annotation chooses how {name} runs",
-                where,
-            )
+        kinds = {parameter: _kind(hints.get(parameter)) for parameter in parameters}
+        wrong = wrong_annotations(function.__name__, name, {one: hints.get(one) for one in parameters}, kinds)
+        if not self._right(wrong, where):
             return "Table", parameters
-        (kind,) = kinds
+        kind = next(iter(kinds.values()))
         for lookup in besides.lookups:
             if _kind(hints.get(lookup)) not in ("", kind):
                 self._wrong(
@@ -596,11 +625,73 @@ class Pipeline:
 
 
 def _hints(function: Any) -> dict[str, Any]:
+    """Return a function's annotations; of one that cannot be evaluated, the text."""
     try:
         return get_type_hints(function)
     except Exception:
-        # Evaluating a user's annotation may fail in any way; its text is then all there is.
-        return dict(getattr(function, "__annotations__", {}))
+        # Evaluating a user's annotation may fail in any way.
+        written = getattr(function, "__annotations__", {})
+        names = getattr(function, "__globals__", {})
+        return {name: _evaluated(hint, names) for name, hint in written.items()}
+
+
+def _evaluated(hint: Any, names: Mapping[str, Any]) -> Any:
+    try:
+        return get_type_hints(SimpleNamespace(__annotations__={"one": hint}), dict(names))["one"]
+    except Exception:
+        return hint
+
+
+def _besides_names(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the parameters that are no records; what is wrong with lookups is told where they are declared."""
+    lookups = settings.get("lookups")
+    names = tuple(lookups) if isinstance(lookups, Mapping) else ()
+    return (*names, RESOURCES) if settings.get("setup") is not None else names
+
+
+def _check_answer(hint: Any) -> None:
+    """Raise GraphError when an annotation of an answer cannot be what it is given as."""
+    given = [hint, *get_args(hint)]
+    if hint not in (None, Any, object) and not any(_kind(one) == "Table" for one in given):
+        raise GraphError(
+            f"it takes the answer as {named(hint)}, expected pyarrow.Table, as answers are; annotate it so"
+        )
+
+
+def _not_built(specs: Sequence[OperatorSpec]) -> Iterator[GraphError]:
+    """Yield which functions take dataclasses that the records of their inputs, as declared, cannot be made."""
+    by_name = {spec.name: spec for spec in specs}
+    for spec in specs:
+        for record in dict.fromkeys(_records(spec)):
+            for sender in spec.inputs.values():
+                schema = _told(by_name, sender)
+                wrong = None if schema is None else misfit(record, schema)
+                if wrong is not None:
+                    yield GraphError(
+                        f"{spec.name} cannot take what {sender} is declared to send: {wrong}", spec.location
+                    )
+
+
+def _records(spec: OperatorSpec) -> Iterator[type]:
+    """Yield the dataclasses that functions of single records take."""
+    if isinstance(spec.general, Enriched):
+        yield from spec.general.records
+    for run in (function.run for function in spec.functions):
+        if isinstance(run, PerRecord) and run.record is not None:
+            yield run.record
+        if isinstance(run, Branch):
+            yield from (one.record for one in run.predicates.values() if isinstance(one, OfDataclass))
+
+
+def _told(specs: Mapping[str, OperatorSpec], port: Port, seen: frozenset[Port] = frozenset()) -> pa.Schema | None:
+    """Return the schema that a port is declared with, or those whose records it passes on, where they agree."""
+    spec = specs.get(port.operator)
+    if spec is None or port in seen:
+        return None
+    if port.name in spec.schemas:
+        return spec.schemas[port.name]
+    found = [_told(specs, sender, seen | {port}) for sender in spec.passed(port.name)]
+    return found[0] if found and all(one == found[0] for one in found) else None
 
 
 def run_of(

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from clew.errors import ClewError
-from clew.pipeline.columns import Types, typed
+from clew.pipeline.columns import Types, nanoseconds, typed
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ def from_pandas(frame: Any, known: Known | None = None) -> pa.Table:
         names = [str(name) for name in frame.columns]
         columns = [_column(name, frame.iloc[:, at], known) for at, name in enumerate(names)]
         table = pa.Table.from_arrays(columns, names)
-    return table.cast(pa.schema([one.with_type(_microseconds(one.type)) for one in table.schema]))
+    columns = [_in_microseconds(name, column) for name, column in zip(table.column_names, table.columns)]
+    return pa.Table.from_arrays(columns, table.column_names) if columns else table
 
 
 def _column(name: str, series: Any, known: Known) -> pa.Array | pa.ChunkedArray:
@@ -148,8 +149,12 @@ def _is_same(one: pa.Array | pa.ChunkedArray, other: pa.Array | pa.ChunkedArray)
     return bool(pc.all(same, min_count=0).as_py())
 
 
-def _microseconds(kind: pa.DataType) -> pa.DataType:
-    """Return the type that pandas' nanoseconds are kept in; the cast refuses those that would be cut off."""
-    if pt.is_timestamp(kind) and kind.unit == "ns":
-        return pa.timestamp("us", kind.tz)
-    return kind
+def _in_microseconds(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return pandas' nanoseconds as microseconds; raises ClewError for those that would be cut off."""
+    kind = column.type
+    if not (pt.is_timestamp(kind) or pt.is_duration(kind)) or kind.unit != "ns":
+        return column
+    try:
+        return column.cast(pa.timestamp("us", kind.tz) if pt.is_timestamp(kind) else pa.duration("us"))
+    except pa.ArrowInvalid as error:
+        raise nanoseconds(name) from error

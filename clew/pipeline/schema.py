@@ -114,13 +114,15 @@ def _target(kind: pa.DataType, path: str) -> pa.DataType:
     rule = _RULES.get(kind.id)
     if rule is not None:
         return rule(kind, path)
-    if isinstance(kind, pa.BaseExtensionType):
+    if isinstance(kind, pa.BaseExtensionType) and kind.extension_name not in _OF_PANDAS:
         return _target(kind.storage_type, path)
     raise _refused(kind, path)
 
 
 def _refused(kind: pa.DataType, path: str) -> TypeRefused:
     why, cure = _REFUSED.get(kind.id, ("Spark has no such type", "cast it to a type that Spark has, or drop it"))
+    if isinstance(kind, pa.BaseExtensionType):
+        why, cure = _OF_PANDAS[kind.extension_name]
     return TypeRefused(path, str(kind), why, cure)
 
 
@@ -231,6 +233,19 @@ _REFUSED = {
     ),
     _LIB.Type_DENSE_UNION: ("Spark has no unions", "give each alternative a column of its own"),
     _LIB.Type_SPARSE_UNION: ("Spark has no unions", "give each alternative a column of its own"),
+}
+
+
+#: Types of pandas whose values mean nothing without it.
+_OF_PANDAS = {
+    "pandas.period": (
+        "a period would become the number of periods since 1970",
+        "make it a time with .dt.to_timestamp(), or text with .astype(str)",
+    ),
+    "pandas.interval": (
+        "an interval would forget which of its ends belong to it",
+        "keep its ends as two columns, or make it text with .astype(str)",
+    ),
 }
 
 

@@ -1,13 +1,16 @@
 """How records that a function returned become a table of their port's schema, and which of them cannot."""
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from clew.errors import ClewError, RecordRefused
-from clew.pipeline.columns import Types, is_of, lasting, typed
+from clew.pipeline.columns import Types, check_whole, is_of, lasting, typed
+from clew.pipeline.hints import apart
 from clew.pipeline.schema import fits, normalise
 
 Row = Mapping[str, Any]
@@ -45,10 +48,13 @@ def shaped(
     `places` tells of each row which record it was made of; where one row is refused, so are all of its record. Without
     a schema the types that are known of columns count, and of new ones those that most of the records have.
     """
+    with contextlib.suppress(*_NOT_SO):
+        return _together(rows, schema, types), {}
+    # Nothing is looked at record by record unless something is wrong, or there are dataclasses in it.
+    rows = [apart(row) for row in rows]
     try:
         return _together(rows, schema, types), {}
     except _NOT_SO:
-        # Nothing is looked at record by record unless something is wrong.
         return _apart(rows, places, _likely(rows, types) if schema is None else schema)
 
 
@@ -83,11 +89,25 @@ def _alone(row: Row, schema: pa.Schema) -> pa.Table:
             columns.append(_column([row.get(field.name)], field))
         except _NOT_SO:
             value = row[field.name]
-            raise RecordRefused(f"{_short(value)} in column {field.name}", f"{field.type} there") from None
+            raise RecordRefused(f"{_short(value)} in column {field.name}", _expected(value, field.type)) from None
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _check_known(name: str, schema: pa.Schema) -> None:
+def _expected(value: Any, kind: pa.DataType) -> str:
+    if pt.is_null(kind):
+        # No record tells a type, this one neither.
+        try:
+            _normal(pa.array([value]))
+        except _NOT_SO as error:
+            return f"a value that there is a type for ({error})"
+    return f"{kind} there"
+
+
+def _check_known(name: Any, schema: pa.Schema) -> None:
+    if not isinstance(name, str):
+        raise RecordRefused(f"a column {_short(name)}", f"a name that is text, as in {str(name)!r}")
+    if not name:
+        raise RecordRefused("a column ''", "a name to find it by; give it one")
     if name not in schema.names:
         raise RecordRefused(f"a column {name!r}", f"only {', '.join(schema.names)}")
 
@@ -98,6 +118,7 @@ def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     Their own type decides, as it does for tables. Where it is another one, the values may still be of the column's:
     whole numbers among floats, or in fewer bits, or structs that lack a field. Then each must come back as it was.
     """
+    check_whole(field.name, values)
     try:
         found = pa.array(values)
         if found.type == field.type:

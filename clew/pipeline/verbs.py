@@ -101,7 +101,10 @@ class Stream:
             pipeline.wrong(wrong_predicate(predicate, f"port {port} of {of}"))
         sent = (*ports, rest) if rest is not None else tuple(ports)
         calls = [predicate for predicate in ports.values() if callable(predicate)]
-        made = pipeline.built("branch", (self,), Branch(ports, rest), Each(), name, given, sent, calls)
+        predicates = {
+            port: pipeline.of_record("filter", one, f"port {port} of {of}", given)[0] for port, one in ports.items()
+        }
+        made = pipeline.built("branch", (self,), Branch(predicates, rest), Each(), name, given, sent, calls)
         return {port: made[port] for port in sent}
 
     def enrich(
@@ -123,8 +126,12 @@ class Stream:
         own = name or self._declaring.name_for(self, ask, "enrich")
         calls = [ask, *([] if add is None else [add])]
         answers = connection.schema() if isinstance(connection, Connection) else None
+        asks, _ = self._declaring.of_record("ask", ask, f"ask of {own}", settings)
+        adds, told = self._declaring.of_record("add", add, f"add of {own}", settings)
+        if told is not None and settings.get("schema") is None:
+            settings["schema"] = told
         declared = types_of(settings.get("schema"), ("out",)).get("out")
-        enriched = Enriched(ask, add, answers, declared)
+        enriched = Enriched(asks, adds, answers, declared)
         return self._declaring.general(own, enriched, self, reads={"asked": connection}, calls=calls, **settings)
 
     def number(self, column: str, *, start: int = 1, name: str | None = None, **settings: Any) -> "Stream":

@@ -3,15 +3,15 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from clew import trace
-from clew.errors import AnswerRefused, ClewError, OperatorFailed, UserFunctionFailed
+from clew.errors import AnswerRefused, ClewError, OperatorFailed, TypeRefused, UserFunctionFailed
 from clew.faultpoint import fault_point
-from clew.ids import Capture, Port
+from clew.ids import Capture, EventId, Port
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.pipeline.schema import from_bytes, to_bytes
 from clew.protocol.log.alg7_output import recover_output
@@ -145,6 +145,11 @@ class Runner(ABC):
             self._schemas[port] = schema
         return self._schemas[port]
 
+    def _next(self) -> str:
+        """Name what a source was about to send: several tasks read for it at once, so it is not known which failed."""
+        first = EventId(Port(self.spec.name, "out"), self.context.sent.get("out", 0) + 1)
+        return f"{first} or a later event"
+
     def failed(self, failure: Failure, about: str, attempts: int) -> ClewError:
         """Return the error that a user should see for a failure in a task."""
         record = "" if failure.record is None else f"record {failure.record[0]} {failure.record[1]}"
@@ -152,6 +157,10 @@ class Runner(ABC):
             # It says what is wrong, and not where.
             return OperatorFailed(self.spec.name, about, failure.message, record)
         if failure.error is not None and failure.record is None:
+            if isinstance(failure.error, TypeRefused):
+                return replace(
+                    failure.error, operator=self.spec.name, events=self._next() if self.spec.is_source else about
+                )
             return failure.error
         return UserFunctionFailed(
             self.spec.name, about, failure.kind, failure.message, failure.frames, attempts, record

@@ -6,7 +6,7 @@ Spark retries only what is not the user's fault and the good Input Sets of a job
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from clew.errors import (
     ClewError,
     HookFailed,
     OtherRead,
+    SchemaChanged,
     SinkFailed,
     SourceFailed,
     StaleWriter,
@@ -283,10 +284,19 @@ class _Generation:
         else:
             result = function.run(*self._tables(events, work), **arguments)
         for port, table in outputs_by_port(result, function.outputs, self._spec.name):
-            encoded = self._encoder.encode(port, table)
+            try:
+                encoded = self._encoder.encode(port, table)
+            except SchemaChanged as changed:
+                raise self._before(changed, events) if self._spec.built_in else changed from None
             if encoded is not None:
                 made.outputs.setdefault(port, []).append(encoded)
         return made
+
+    def _before(self, changed: SchemaChanged, events: Sequence[Event]) -> SchemaChanged:
+        """Say where a column can be cast when the operator calls nothing of the user's: before it."""
+        senders = {str(event.id.port) for event in events}
+        place = f"between {senders.pop()} and {self._spec.name}" if len(senders) == 1 else f"before {self._spec.name}"
+        return replace(changed, cure=f"cast it {place}, with map or sql")
 
     def _per_record(
         self,

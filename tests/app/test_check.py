@@ -50,7 +50,7 @@ def test_every_error_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.M
     assert result.exit_code == 1
     assert "wrong.py:7: error: first reads from unknown port nowhere.out" in result.stderr
     assert "wrong.py:11: error: second has no setting colour" in result.stderr
-    assert "wrong.py:11: error: the parameters of second must all be annotated" in result.stderr
+    assert "wrong.py:11: error: second takes table without an annotation, expected pyarrow.Table" in result.stderr
     assert "wrong.py:5: error: pipeline wrong has no source" in result.stderr
     assert "Traceback" not in result.output
 

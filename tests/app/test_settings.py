@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clew.app.settings import SettingRefused, Settings, find, from_texts, in_force
+from clew.app.settings import SettingRefused, Settings, SettingsRefused, find, from_texts, in_force
 from clew.pipeline.load import load
 from tests.app.pipelines import call, kept, log_url, write, write_numbers
 
@@ -120,6 +120,28 @@ def test_a_value_in_a_file_is_refused_with_the_file(here: Path) -> None:
     )
     write(here, "clew.toml", "poll = \n")
     assert refused().startswith("clew.toml: it cannot be read (Invalid value")
+
+
+def test_all_mistakes_are_told_at_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(here, "clew.toml", "atempts = 5\ngive_up_after = 0\n")
+    monkeypatch.setenv("CLEW_POLL", "0")
+    with pytest.raises(SettingsRefused) as raised:
+        in_force()
+    assert str(raised.value) == (
+        "3 settings cannot be used:\n"
+        "  environment: CLEW_POLL is '0', and input should be greater than 0; give it such a value, or leave it out "
+        "for the default\n"
+        "  clew.toml: give_up_after is 0, and input should be greater than or equal to 1; give it such a value, or "
+        "leave it out for the default\n"
+        "  clew.toml: there is no setting atempts: did you mean attempts?; mend its name, or remove it; `clew "
+        "settings` lists them all"
+    )
+    monkeypatch.setenv("CLEW_MASTR", "local")
+    monkeypatch.setenv("CLEW_ENGIN", "inline")
+    with pytest.raises(SettingsRefused, match=r"CLEW_ENGIN: did you mean CLEW_ENGINE\?(.|\n)*CLEW_MASTR: did you mean"):
+        in_force()
+    with pytest.raises(SettingsRefused, match=r"no setting pol: (.|\n)*no setting mastr: "):
+        from_texts(["pol=1", "mastr=local"])
 
 
 def test_set_gives_any_setting() -> None:

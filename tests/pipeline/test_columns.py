@@ -14,10 +14,11 @@ import pytest
 
 from clew import Connection, Pipeline, Stream
 from clew.connectors import cached, files, generator, http, sqlite
-from clew.errors import ClewError, UserFunctionFailed
+from clew.errors import ClewError, TypeRefused, UserFunctionFailed
 from clew.pipeline.columns import typed
 from clew.pipeline.onpandas import OnPandas, to_pandas
 from clew.pipeline.records import PerRecord
+from clew.pipeline.schema import normalise
 from clew.run import run, verify
 from tests.pipeline.arrow_types import KEPT
 
@@ -117,6 +118,48 @@ def test_pandas_tells_nan_from_null() -> None:
     assert str(made.to_pylist()) == str(given.to_pylist())
     assert to_pandas(given)["g"].dtype == "Float64"
     assert to_pandas(given)["list"][0] == [1, None, 2**53 + 1]
+
+
+def test_nanoseconds_that_are_whole_microseconds_are_kept() -> None:
+    times, spans = pd.Series([pd.Timestamp(1000), pd.NaT]), pd.Series([pd.Timedelta(1000), pd.NaT])
+    made = OnPandas(lambda frame: pd.DataFrame({"t": times, "d": spans}))(pa.table({"n": [1]}))
+    assert made.schema.types == [pa.timestamp("us"), pa.duration("us")]
+    assert made["t"].null_count == 1
+
+
+@pytest.mark.parametrize("kind", [None, object, "timestamp[ns][pyarrow]"], ids=str)
+def test_nanoseconds_that_would_be_cut_off_are_told_with_their_column(kind: Any) -> None:
+    times = pd.Series([pd.Timestamp(1000), pd.Timestamp(1001)], dtype=kind)
+    with pytest.raises(ClewError) as refused:
+        OnPandas(lambda frame: frame.assign(seen=times))(pa.table({"n": [1, 2]}))
+    assert str(refused.value) == (
+        "column seen has times with nanoseconds, expected whole microseconds, which are kept; round them, as with "
+        '.dt.floor("us") of pandas, or keep them as whole numbers with .astype("int64")'
+    )
+    rounded = OnPandas(lambda frame: frame.assign(seen=pd.to_datetime(times).dt.floor("us")))(pa.table({"n": [1, 2]}))
+    assert rounded["seen"].type == pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (pd.period_range("2020-01", periods=2, freq="M"), "a period would .* make it a time with .dt.to_timestamp"),
+        (pd.interval_range(0, 2), "an interval would forget .* keep its ends as two columns"),
+    ],
+    ids=["period", "interval"],
+)
+@pytest.mark.parametrize("kind", [None, "category"])
+def test_types_of_pandas_that_mean_nothing_without_it_are_refused(column: Any, said: str, kind: Any) -> None:
+    made = OnPandas(lambda frame: frame.assign(c=pd.Series(column).astype(kind or column.dtype)))(
+        pa.table({"n": [1, 2]})
+    )
+    with pytest.raises(TypeRefused, match=f"column c has type .*pandas.*: {said}"):
+        normalise(made)
+
+
+def test_categories_become_their_values() -> None:
+    made = OnPandas(lambda frame: frame.astype("category"))(pa.table({"n": ["a", "b", "a"]}))
+    assert normalise(made).to_pydict() == {"n": ["a", "b", "a"]}
 
 
 def test_nan_that_pandas_makes_is_null() -> None:

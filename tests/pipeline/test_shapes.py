@@ -4,6 +4,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -86,8 +87,36 @@ def test_without_a_schema_most_records_decide(values: list[Any], wrong: list[int
     assert table.num_rows == len(values) - len(wrong)
 
 
-@pytest.mark.parametrize("name", [1, "", None])
-def test_a_record_with_a_column_that_has_no_usable_name_is_refused(name: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (1, "it returned a column 1 (int), expected a name that is text, as in '1'"),
+        (None, "it returned a column None (NoneType), expected a name that is text, as in 'None'"),
+        ("", "it returned a column '', expected a name to find it by; give it one"),
+    ],
+)
+def test_a_record_with_a_column_that_has_no_usable_name_is_refused(name: Any, said: str) -> None:
     table, refused = shaped([{"c": 1}, {"c": 2, name: 3}], [0, 1], None)
     assert table.to_pylist() == [{"c": 1}]
-    assert str(refused[1]) == f"it returned a column {name!r}, expected only c"
+    assert str(refused[1]) == said
+    # Also where there is no other column, and where there is a schema.
+    assert str(shaped([{name: 3}], [0], None)[1][0]) == said
+    assert str(shaped([{name: 3}], [0], pa.schema([("c", pa.int64())]))[1][0]) == said
+
+
+def test_a_value_that_no_record_has_a_type_for_is_told_with_the_reason() -> None:
+    _, refused = shaped([{"c": {5: 1}}], [0], None)
+    assert str(refused[0]) == (
+        "it returned {5: 1} (dict) in column c, expected a value that there is a type for (Expected dict key of type "
+        "str or bytes, got 'int')"
+    )
+
+
+@pytest.mark.parametrize("value", [pd.Timestamp(1), pd.Timedelta(1)])
+def test_nanoseconds_of_a_record_are_refused(value: Any) -> None:
+    good = type(value)(1000)
+    table, refused = shaped([{"c": good}, {"c": None}, {"c": value}], [0, 1, 2], None)
+    assert table.num_rows == 2
+    assert str(refused[2]).endswith(
+        f"({type(value).__name__}) in column c, expected {table.schema.field('c').type} there"
+    )
