@@ -15,10 +15,10 @@ from clew.errors import ClewError
 from clew.ids import EventId
 from clew.model.declared import of_window
 from clew.model.windows import Records
+from clew.pipeline.enriched import READING, Enriched, OfRecords
 from clew.pipeline.graph import Generative, OperatorSpec
 from clew.pipeline.lookups import Content
 from clew.pipeline.operators import Event, InputSet
-from clew.pipeline.records import OfRecords
 from clew.pipeline.schema import conform, fixed, normalise
 
 #: Calls a function of Spark DataFrames with Arrow tables, and returns its result with Arrow tables for DataFrames;
@@ -76,7 +76,8 @@ def interpret(given: Given, frames: Frames | None = None) -> Made:
             result = function.run(_input_set(given), context)
             context.check()
         case "arrow":
-            result = _run(given, function)
+            result = _run(given, function, context)
+            context.check()
         case "dataframe":
             result = _framed(frames, given, function, list(_tables(given, function)))
     for port, table in _by_port(result, function):
@@ -84,8 +85,10 @@ def interpret(given: Given, frames: Frames | None = None) -> Made:
     return context.made
 
 
-def _run(given: Given, function: Generative) -> Any:
+def _run(given: Given, function: Generative, context: "_Context") -> Any:
     arguments = function.arguments(given.lookups, _resources(function))
+    if isinstance(function.run, Enriched):
+        arguments = {**arguments, READING: context}
     if isinstance(function.run, OfRecords):
         (table,) = _tables(given, function)
         return function.run.over(table, arguments, given.outputs.get(function.outputs[0]))
@@ -145,6 +148,12 @@ class _Context:
         if answer is None:
             raise ClewError(f"it reads {connection} more often than the log says: {action}")
         return answer
+
+    def ask(self, connection: str, action: str) -> pa.Table:
+        return self.read(connection, action)
+
+    def keep(self, connection: str, action: str, answer: pa.Table) -> None:
+        """It is in the log already."""
 
     def write(self, connection: str, table: pa.Table) -> None:
         self.made.writes.setdefault(connection, []).append(normalise(table))

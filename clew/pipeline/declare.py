@@ -25,10 +25,11 @@ from clew.pipeline.arguments import (
     wrong_source,
     wrong_window,
 )
-from clew.pipeline.builtin import Enriched, Numbered, Stamped
+from clew.pipeline.builtin import Numbered, Stamped
 from clew.pipeline.columns import Declared, by_port, types_of
 from clew.pipeline.contracts import Connection, Sink, Source
 from clew.pipeline.dependencies import read_depends
+from clew.pipeline.enriched import Enriched
 from clew.pipeline.functions import Sql
 from clew.pipeline.graph import (
     Capacity,
@@ -253,6 +254,7 @@ class Pipeline:
         settings: Mapping[str, Any],
         outputs: tuple[str, ...] = ("out",),
         calls: Sequence[Callable[..., Any]] = (),
+        reads: Mapping[str, Connection] | None = None,
     ) -> Stream:
         """Declare one of Clew's own functions; verbs of streams call this.
 
@@ -264,11 +266,14 @@ class Pipeline:
         names = ("in",) if len(inputs) == 1 else tuple(f"in{i + 1}" for i in range(len(inputs)))
         given = {**({} if calls else {"deterministic": True}), **settings}
         schema = given.pop("schema", None)
-        besides = self._taking(calls, self._besides(given, own, where), own, where)
+        called = [one for one in calls if self._right(wrong_function(one, own), where)]
+        besides = self._besides(given, own, where)
+        # What is no function was told, and takes nothing.
+        besides = self._taking(called, besides, own, where) if len(called) == len(calls) else besides
         formed = self.window_of(window, Each(), own, where)
         made = Generative(verb, function, "arrow", formed, outputs, besides=besides)
         ports = self._inputs(inputs, own, where, names)
-        return self._declare(own, where, ports, made, given, schema, built_in=not calls)
+        return self._declare(own, where, ports, made, given, schema, built_in=not calls, reads=reads)
 
     def settings_apart(
         self, given: Mapping[str, Any], settings: Mapping[str, Any] | None = None
@@ -379,15 +384,17 @@ class Pipeline:
         settings: Mapping[str, Any],
         schema: Declared,
         built_in: bool = False,
+        reads: Mapping[str, Connection] | None = None,
     ) -> Stream:
         """Add an operator with one generative function; returns its first output."""
+        asked = self._asked(reads, own, where)
         late = late_function(generative, tuple(ports))
         self._check_window(generative, own, len(ports), where)
         sent = generative.outputs
         self._add(
             OperatorSpec(
                 own, where, self._settings(settings, own, where), ports, (*sent, *_outputs(late)), (generative, *late),
-                schemas=self._schemas(schema, sent, own, where), built_in=built_in,
+                reads=asked, schemas=self._schemas(schema, sent, own, where), built_in=built_in,
             )
         )  # fmt: skip
         return Stream(Port(own, sent[0] if sent else "out"), self)
@@ -415,7 +422,7 @@ class Pipeline:
         if calls is not None:
             self._taking([one for one in calls if self._right(wrong_function(one, name), where)], besides, name, where)
         written = {key: one for key, one in (writes or {}).items() if self._right(wrong_sink(one, name), where)}
-        asked = {key: one for key, one in (reads or {}).items() if self._right(wrong_connection(one, name), where)}
+        asked = self._asked(reads, name, where)
         names = ("in",) if len(inputs) == 1 else tuple(f"in{i + 1}" for i in range(len(inputs)))
         received = self._inputs(inputs, name, where, _names(ports) if ports else names)
         self._add(
@@ -426,6 +433,10 @@ class Pipeline:
             )
         )  # fmt: skip
         return Stream(Port(name, sent[0] if sent else "out"), self)
+
+    def _asked(self, reads: Mapping[str, Any] | None, name: str, where: str) -> dict[str, Connection]:
+        """Return the connections among what an operator is to read from on the side."""
+        return {key: one for key, one in (reads or {}).items() if self._right(wrong_connection(one, name), where)}
 
     def sink(self, stream: Any, sink: Sink, *, name: str | None = None, **settings: Any) -> None:
         """Write every event of `stream` to `sink`."""
@@ -674,9 +685,9 @@ def _not_built(specs: Sequence[OperatorSpec]) -> Iterator[GraphError]:
 
 def _records(spec: OperatorSpec) -> Iterator[type]:
     """Yield the dataclasses that functions of single records take."""
-    if isinstance(spec.general, Enriched):
-        yield from spec.general.records
     for run in (function.run for function in spec.functions):
+        if isinstance(run, Enriched):
+            yield from run.records
         if isinstance(run, PerRecord) and run.record is not None:
             yield run.record
         if isinstance(run, Branch):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clew.errors import GraphError
-from clew.pipeline.builtin import Enriched
+from clew.pipeline.enriched import Enriched
 from clew.pipeline.equality import equated
 from clew.pipeline.functions import Aggregate, Join, Union
 from clew.pipeline.graph import Generative, OperatorSpec
@@ -39,7 +39,7 @@ def dependencies(spec: OperatorSpec, function: Generative, port: str, schema: pa
     """Return what is known of one input port, whose records have this schema."""
     own = {name: name for name in schema.names}
     run = function.run
-    if isinstance(spec.general, Enriched):
+    if isinstance(run, Enriched):
         return Dependencies(_declared(spec, port), by_place=True)
     if isinstance(run, Filter | Branch | Union) or isinstance(function.window, LateRecords):
         return Dependencies(own)

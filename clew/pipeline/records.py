@@ -182,10 +182,6 @@ def _taken(table: pa.Table, places: Sequence[int]) -> pa.Table:
     return table.take(pa.array(places, pa.int64()))
 
 
-#: Functions that look at one record at a time: what they fail on is a record, and is told as one.
-OfRecords = PerRecord | Branch
-
-
 @dataclasses.dataclass(frozen=True)
 class Filter:
     """Keeps the records for which an Arrow expression holds."""

@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from clew.ids import Port
 from clew.pipeline.arguments import is_predicate, join_columns, wrong_columns, wrong_groups, wrong_join, wrong_predicate
-from clew.pipeline.builtin import Enriched, Numbered, Stamped
+from clew.pipeline.builtin import Numbered, Stamped
 from clew.pipeline.columns import types_of
 from clew.pipeline.contracts import Connection, Sink
+from clew.pipeline.enriched import ASKED, Enriched
 from clew.pipeline.functions import Aggregate, How, Join, Union, aggregations
 from clew.pipeline.records import Branch
 from clew.pipeline.times import BOUNDS
@@ -131,8 +132,10 @@ class Stream:
         if told is not None and settings.get("schema") is None:
             settings["schema"] = told
         declared = types_of(settings.get("schema"), ("out",)).get("out")
-        enriched = Enriched(asks, adds, answers, declared)
-        return self._declaring.general(own, enriched, self, reads={"asked": connection}, calls=calls, **settings)
+        enriched = Enriched(asks, adds, answers, dict(declared or {}))
+        return self._declaring.built(
+            "enrich", (self,), enriched, Each(), own, settings, calls=calls, reads={ASKED: connection}
+        )
 
     def number(self, column: str, *, start: int = 1, name: str | None = None, **settings: Any) -> "Stream":
         """Number the records in the order in which they are taken."""

@@ -28,10 +28,10 @@ from clew.errors import (
 )
 from clew.ids import EventId, InputSetId, Port
 from clew.pipeline.contracts import Observed, Replayable, WriteAction
+from clew.pipeline.enriched import READING, Enriched, OfRecords
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
 from clew.pipeline.lookups import Content
 from clew.pipeline.operators import Event, InputSet, Operator, OperatorLogic, WindowLogic
-from clew.pipeline.records import OfRecords
 from clew.pipeline.schema import conform, fixed, from_bytes, normalise, to_bytes, untyped
 from clew.pipeline.unplaced import Unplaced
 from clew.protocol.log.alg3_generate import Output, Productions
@@ -274,12 +274,15 @@ class _Generation:
         # Before the function has any record: what the hook does wrong is no record's fault.
         resources = resources_of(self._spec, function)
         arguments = function.arguments(self._lookups, resources)
+        reading = _Reading(self._spec, work, made)
         if function.style == "general":
-            context = _TaskContext(self._spec, work, made, self._lookups, resources)
+            context = _TaskContext(self._spec, work, made, self._lookups, resources, reading)
             folded = _fold(self._spec.general, events)
             result = function.run(InputSet(work.number, work.key, events, self._inputs, folded), context)
         elif isinstance(function.run, OfRecords):
             schema = self._encoder.schema(function.outputs[0])
+            if isinstance(function.run, Enriched):
+                arguments = {**arguments, READING: reading}
             result = self._per_record(function.run, schema, self._tables(events, work), work, made, arguments)
         else:
             result = function.run(*self._tables(events, work), **arguments)
@@ -383,34 +386,20 @@ def resources_of(spec: OperatorSpec, function: Generative) -> Any:
         raise HookFailed(spec.name, told.kind, told.message, told.frames) from error
 
 
-class _TaskContext:
-    """What a general operator's `generate` may use."""
+class _Reading:
+    """Reads for one Input Set: from outside, or, where it is run again, from the log."""
 
-    def __init__(
-        self,
-        spec: OperatorSpec,
-        work: SetWork,
-        made: _Made,
-        lookups: Mapping[str, Content],
-        resources: Any,
-    ) -> None:
-        self.state = work.state or {}
-        self._answers = None if work.answers is None else list(work.answers)
-        self.lookups = {name: one.table for name, one in lookups.items()}
-        self.resources = resources
-        self._contents = lookups
+    def __init__(self, spec: OperatorSpec, work: SetWork, made: _Made) -> None:
         self._spec = spec
         self._made = made
+        self._answers = None if work.answers is None else list(work.answers)
 
-    @property
-    def records(self) -> Mapping[str, Any]:
-        return {name: one.records for name, one in self._contents.items()}
+    def ask(self, connection: str, action: str) -> pa.Table:
+        system = _connection(self._spec, self._spec.reads, connection, "reads")
+        return normalise(system.read(action) if self._answers is None else self._answer(connection, action))
 
-    def read(self, connection: str, action: str) -> pa.Table:
-        system = self._known(self._spec.reads, connection, "reads")
-        table = normalise(system.read(action) if self._answers is None else self._answer(connection, action))
-        self._made.reads.append((connection, action, encode_stream(table)))
-        return table
+    def keep(self, connection: str, action: str, answer: pa.Table) -> None:
+        self._made.reads.append((connection, action, encode_stream(answer)))
 
     def _answer(self, connection: str, action: str) -> pa.Table:
         """Return what the log has as the answer to the next read."""
@@ -423,15 +412,47 @@ class _TaskContext:
         self._answers.remove(left[0])
         return decode_stream(next(load(None, (left[0][2],))))
 
-    def write(self, connection: str, table: pa.Table) -> None:
-        self._known(self._spec.sinks, connection, "writes")
-        self._made.writes.setdefault(connection, []).append(encode_stream(normalise(table)))
 
-    def _known(self, connections: Mapping[str, Any], name: str, role: str) -> Any:
-        if name not in connections:
-            known = ", ".join(connections) or "none"
-            raise ClewError(f"{self._spec.name} has no connection {name!r}; declare it in {role}= (it has {known})")
-        return connections[name]
+def _connection(spec: OperatorSpec, connections: Mapping[str, Any], name: str, role: str) -> Any:
+    """Return a connection that an operator names."""
+    if name not in connections:
+        known = ", ".join(connections) or "none"
+        raise ClewError(f"{spec.name} has no connection {name!r}; declare it in {role}= (it has {known})")
+    return connections[name]
+
+
+class _TaskContext:
+    """What a general operator's `generate` may use."""
+
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        work: SetWork,
+        made: _Made,
+        lookups: Mapping[str, Content],
+        resources: Any,
+        reading: _Reading,
+    ) -> None:
+        self.state = work.state or {}
+        self.lookups = {name: one.table for name, one in lookups.items()}
+        self.resources = resources
+        self._contents = lookups
+        self._spec = spec
+        self._made = made
+        self._reading = reading
+
+    @property
+    def records(self) -> Mapping[str, Any]:
+        return {name: one.records for name, one in self._contents.items()}
+
+    def read(self, connection: str, action: str) -> pa.Table:
+        answer = self._reading.ask(connection, action)
+        self._reading.keep(connection, action, answer)
+        return answer
+
+    def write(self, connection: str, table: pa.Table) -> None:
+        _connection(self._spec, self._spec.sinks, connection, "writes")
+        self._made.writes.setdefault(connection, []).append(encode_stream(normalise(table)))
 
 
 class Encoder:

@@ -306,7 +306,7 @@ def test_an_answer_that_is_of_no_use_is_set_aside_with_what_asked(server: Server
     found = pa.parquet.read_table(tmp_path / "out").to_pylist()
     assert [(row["n"], str(row["rate"])) for row in found] == [(0, "1.500000"), (2, "1.500000")]
     (one,) = quarantine_of(asking(server, tmp_path, "quarantine").graph(), **place(tmp_path))
-    assert one.events == "source.out#2"
+    assert one.events == "source.out#2 record 0"
     assert "GET /rates/1" in one.row.error["message"]
 
 

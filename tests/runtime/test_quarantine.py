@@ -1,6 +1,7 @@
 """What functions fail on is set aside, alone, until somebody decides; the rest is exact."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from clew import Count, Pipeline, Tumbling
+from clew import Connection, Count, Pipeline, Tumbling
 from clew.connectors import files, generator, sqlite
-from clew.errors import GraphErrors, UserFunctionFailed
+from clew.errors import AnswerRefused, GraphErrors, SourceFailed, UserFunctionFailed
 from clew.faultpoint import arm
+from clew.retrace import replay, step_back
 from clew.run import decide_quarantined, gc, quarantine_of, quarantined_records, run, status, verify
 from tests.spark.outside import held, rows
 
@@ -360,3 +362,95 @@ def test_a_branch_sets_aside_the_records_that_a_predicate_fails_on(tmp_path: Pat
 def test_without_quarantine_the_error_names_the_record_that_a_predicate_fails_on(tmp_path: Path) -> None:
     with pytest.raises(UserFunctionFailed, match=r"numbers\.out#1.*record 3 \{'n': 3\}"):
         run(branched(tmp_path), **place(tmp_path), engine="inline")
+
+
+class Book(Connection):
+    """Knows what some letters stand for, and counts who asks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def describe(self) -> str:
+        return "a book"
+
+    def read(self, action: str) -> pa.Table:
+        with self.path.open("a") as out:
+            out.write(action)
+        if action == "down" and not Mended.yes:
+            raise SourceFailed("book", "it is closed", "come again")
+        if action == "x" and not Mended.yes:
+            raise AnswerRefused("book", "x stands for nothing", "ask for another one")
+        return pa.table({"stands": [ord(action[0])]})
+
+
+def enriched(tmp_path: Path, letters: Sequence[str], **settings: Any) -> Pipeline:
+    """Records that ask for letters; of some the answer cannot be added."""
+    pipeline = Pipeline("enriched")
+
+    def add(record: dict[str, Any], answer: pa.Table) -> dict[str, Any]:
+        if record["n"] == 2 and not Mended.yes:
+            raise ValueError("not two")
+        return {"n": record["n"], "stands": answer["stands"][0].as_py()}
+
+    source = pipeline.source(
+        "letters", generator(lambda i: pa.table({"n": range(6), "letter": letters}), 1, schema=None)
+    )
+    made = source.enrich(
+        Book(tmp_path / "asked"), lambda record: str(record["letter"]), add=add, name="told", deterministic=True,
+        attempts=1, **settings,
+    )  # fmt: skip
+    pipeline.sink(made, files(tmp_path / "out"), name="out")
+    return pipeline
+
+
+@pytest.mark.parametrize("point", ["after-generate", "inside-commit", "after-commit"])
+def test_an_enrichment_sets_aside_the_records_that_it_fails_on(point: str, tmp_path: Path) -> None:
+    # What the third asks for, a later one asks for too; the answers of those that stay are logged as they ask.
+    pipeline = enriched(tmp_path, ["a", "x", "c", "b", "c", "a"], on_error="quarantine")
+    (fault,) = arm(f"{point}@told:raise")
+    assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 2
+    arm()
+    assert fault.fired
+    graph = pipeline.graph()
+    held = quarantine_of(graph, **place(tmp_path))
+    assert [(one.events, one.row.error["kind"]) for one in held] == [
+        ("letters.out#1 record 1", "AnswerRefused"), ("letters.out#1 record 2", "ValueError"),
+    ]  # fmt: skip
+    assert [(row["n"], chr(row["stands"])) for row in rows(tmp_path / "out")] == [
+        (0, "a"),
+        (3, "b"),
+        (4, "c"),
+        (5, "a"),
+    ]
+    (again,) = replay(graph, "told", "told#1", **place(tmp_path))
+    assert again.same, again
+    (step,) = step_back(graph, "told#1", **place(tmp_path))
+    assert [read.description for read in step.reads] == ["a", "b", "c"]
+
+    Mended.yes = True
+    decide_quarantined(graph, held, "retry", **place(tmp_path))
+    assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 0
+    assert Counter(row["n"] for row in rows(tmp_path / "out")) == Counter(range(6))
+    explained(pipeline, tmp_path)
+
+
+def test_a_system_that_cannot_be_asked_is_no_records_fault(tmp_path: Path) -> None:
+    pipeline = enriched(tmp_path, ["a", "x", "down", "b", "c", "a"], on_error="quarantine")
+    with pytest.raises(SourceFailed, match="it is closed"):
+        run(pipeline, **place(tmp_path), engine="inline")
+    assert quarantine_of(pipeline.graph(), **place(tmp_path)) == []
+    Mended.yes = True
+    assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 0
+    assert found(tmp_path) == Counter(range(6))
+    explained(pipeline, tmp_path)
+
+
+def test_an_event_all_records_of_which_are_set_aside_makes_nothing(tmp_path: Path) -> None:
+    pipeline = enriched(tmp_path, ["x"] * 6, on_error="quarantine")
+    assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 6
+    Mended.yes = True
+    graph = pipeline.graph()
+    decide_quarantined(graph, quarantine_of(graph, **place(tmp_path)), "retry", **place(tmp_path))
+    assert run(pipeline, **place(tmp_path), engine="inline").quarantined == 0
+    assert found(tmp_path) == Counter(range(6))
+    explained(pipeline, tmp_path)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from clew import Batch, Context, Count, Each, Every, InputSet, Operator, Pipeline, Session, Sliding, Tumbling
 from clew.connectors import generator, lookup
 from clew.pipeline.graph import Graph
+from clew.pipeline.verbs import Stream
 from clew.pipeline.windows import Window
 from tests.simulation.journal import Journal
 from tests.simulation.outside import Checkable, Feed, Growing, Idempotent, Queue, Ticker, Transactional, World
@@ -50,6 +51,8 @@ KINDS = (
     "fussy",
     "looked",
     "timeless",
+    "branched",
+    "enriched",
 )
 
 
@@ -177,6 +180,10 @@ def _node(pipeline: Pipeline, world: World, node: Node, name: str, ports: Sequen
         return [f"{name}.even", f"{name}.odd", *late]
     if node.kind == "picky":
         return [_picky(pipeline, name, ports, settings)]
+    if node.kind == "branched":
+        return _branched(pipeline, name, ports, settings)
+    if node.kind == "enriched":
+        return [_enriched(pipeline, world, name, ports, settings)]
     if node.kind == "timeless":
         return [_timeless(pipeline, name, ports, settings)]
     if node.kind == "looked":
@@ -225,6 +232,42 @@ def _picky(pipeline: Pipeline, name: str, ports: Sequence[Any], settings: dict[s
     settings |= {"on_error": "quarantine", "attempts": 1, "deterministic": True, "schema": SCHEMA}
     pipeline.map(ports[0], **settings)(pick)
     return f"{name}.out"
+
+
+def _branched(pipeline: Pipeline, name: str, ports: Sequence[Any], settings: dict[str, Any]) -> list[Any]:
+    """Predicates of single records, the second of which fails on some."""
+
+    def odd(record: dict[str, Any]) -> bool:
+        if record["n"] % 8 == 5:
+            raise ValueError("five")
+        return record["n"] % 2 == 1
+
+    del settings["name"]
+    settings |= {"on_error": "quarantine", "attempts": 1, "deterministic": True}
+    _stream(pipeline, ports[0]).branch(large=pc.field("n") > 12, odd=odd, name=name, settings=settings)
+    return [f"{name}.large", f"{name}.odd"]
+
+
+def _enriched(pipeline: Pipeline, world: World, name: str, ports: Sequence[Any], settings: dict[str, Any]) -> Any:
+    """Asks a service about single records, the same about some; of others the answer cannot be added."""
+
+    def add(record: dict[str, Any], answer: pa.Table) -> dict[str, Any]:
+        if record["n"] % 8 == 3:
+            raise ValueError("three")
+        return {**record, "n": answer["answer"][0].as_py() if answer.num_rows else record["n"]}
+
+    def ask(record: dict[str, Any]) -> str | None:
+        return None if record["n"] % 4 == 2 else f"{name} {record['n'] // 2}"
+
+    del settings["name"]
+    settings |= {"on_error": "quarantine", "attempts": 1, "deterministic": True, "schema": SCHEMA}
+    _stream(pipeline, ports[0]).enrich(Ticker(world), ask, add=add, name=name, **settings)
+    return f"{name}.out"
+
+
+def _stream(pipeline: Pipeline, port: Any) -> Stream:
+    """Return a stream, which a port is given as in many ways."""
+    return Stream(pipeline._port(port, ""), pipeline)
 
 
 def _looked(pipeline: Pipeline, world: World, name: str, ports: Sequence[Any], settings: dict[str, Any]) -> Any:
