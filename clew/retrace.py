@@ -20,7 +20,9 @@ from clew.ids import WRITES, Capture, EventId, InputSetId, Port, writes_port
 from clew.lineage.steps import Connections, Step, steps_back, steps_forward
 from clew.lineage.trace import Trace, backward, check, forward
 from clew.model.compare import rows_of, same_rows, shown_apart
+from clew.pipeline.enriched import Enriched
 from clew.pipeline.graph import Generative, Graph, OperatorSpec
+from clew.pipeline.hints import OfDataclass
 from clew.pipeline.onpandas import OnPandas
 from clew.pipeline.records import Branch, PerRecord
 from clew.place import Log, masked
@@ -375,12 +377,24 @@ def wrapped(spec: OperatorSpec, wrap: Wrap) -> OperatorSpec:
 
 def _wrapped(function: Generative, wrap: Wrap) -> Generative:
     run: Any = function.run
-    if isinstance(run, OnPandas | PerRecord):
-        return replace(function, run=replace(run, function=wrap(run.function)))
-    if isinstance(run, Branch):
-        own = {port: wrap(one) if callable(one) else one for port, one in run.predicates.items()}
-        return replace(function, run=replace(run, predicates=own))
-    return replace(function, run=wrap(run))
+    match run:
+        case OnPandas() | PerRecord():
+            run = replace(run, function=wrap(run.function))
+        case Branch():
+            own = {port: _of_record(one, wrap) if callable(one) else one for port, one in run.predicates.items()}
+            run = replace(run, predicates=own)
+        case Enriched():
+            run = replace(run, asks=_of_record(run.asks, wrap), add=run.add and _of_record(run.add, wrap))
+        case _:
+            run = wrap(run)
+    return replace(function, run=run)
+
+
+def _of_record(function: Callable[..., Any], wrap: Wrap) -> Callable[..., Any]:
+    """Wrap a function of a record: where it takes a dataclass, the user's own and not what builds it."""
+    if isinstance(function, OfDataclass):
+        return replace(function, function=wrap(function.function))
+    return wrap(function)
 
 
 __all__ = [
