@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from clew.errors import NotCaptured, RecordRefused, SchemaChanged, SetExpired, TypeRefused
+from clew.errors import RecordRefused, SchemaChanged, SetExpired, TypeRefused
 from clew.ids import Capture, EventId, InputSetId, Port
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.pipeline.schema import from_bytes
@@ -50,8 +50,6 @@ def past(graph: Graph, store: KeptStore, operator: str, number: InputSetId, root
     """Return an Input Set as its function saw it; raises SetExpired where some of it is no longer in the log."""
     spec = graph.operators[operator]
     captured = [port for port in store.captures().get(operator, Capture()).outputs if port in spec.outputs]
-    if spec.outputs and not captured:
-        raise NotCaptured(str(Port(operator, spec.outputs[0])))
     members = store.inputs_of(operator, number, 1)
     function, key = _label(spec, store, number)
     worn = store.worn(operator)

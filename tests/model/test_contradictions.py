@@ -391,3 +391,12 @@ def test_lineage_of_a_source_that_is_not_that_of_its_read_actions(sevens: Finish
     assert sevens.ask(f"SELECT count(*) {OF_SOURCE}")[0][0] > 2
     sevens.change(change)
     assert only(sevens.verify()).fact == fact
+
+
+def test_an_event_after_the_end_of_its_stream(sevens: Finished) -> None:
+    columns = "count, bytes, headers, facts"
+    sevens.change(
+        f"INSERT INTO sent (operator, port, first, {columns}) SELECT operator, port, first + count, {columns} "
+        "FROM sent WHERE operator = 'numbers' AND first = (SELECT max(first) FROM sent WHERE operator = 'numbers')"
+    )
+    assert first(sevens.verify()).fact == "was sent after the end of the stream"

@@ -75,7 +75,8 @@ def told(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 def traced(store: KeptStore, port: Port) -> Iterator[tuple[Any, ...]]:
     """Yield the relation of a port's events to what they were made of, one trace for each."""
-    for number in range(1, store.extent(port)[1] + 1):
+    last = store.extent(port)[1] - store.ends(port)
+    for number in range(1, last + 1):
         event = EventId(port, number)
         for step in backward(store, event).steps_at(event):
             for before in step.inputs:
