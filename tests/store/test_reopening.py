@@ -23,6 +23,7 @@ from tests.store.logs import (
     MAPPER_IN,
     MAPPER_OUT,
     READER_OUT,
+    SINK_IN,
     TOPOLOGY,
     Pen,
     ack,
@@ -59,6 +60,28 @@ def test_a_reopened_log_tells_the_same_and_goes_on(place: Place) -> None:
         pen("mapper", finish("mapper", 2))
     pen("mapper", ack(MAPPER_IN, 4, 2, Own(InputSetId(4))), finish("mapper", 3))
     pen("sink", written(1))
+
+
+def test_a_log_of_an_older_clew_is_brought_up_to_date(place: Place) -> None:
+    store = place.declared()
+    pen = Pen(store)
+    pen("mapper", events(MAPPER_OUT, 1, 5))
+    pen("sink", ack(SINK_IN, 1, 3, Own(InputSetId(1))), finish("sink", 1, 3))
+    assert store.collect().events == 3
+    assert store.worn("sink").taken == {"in": 3}
+    before = tables(store)
+    store.close()
+
+    place.execute("DROP TABLE worn")
+    place.execute("UPDATE meta SET value = '3' WHERE key = 'schema_version'")
+    again = place.declared()
+    assert tables(again) == before
+    # It does not say how far its Input Sets were worn, so that all may be.
+    assert again.worn("sink").taken == {"in": 3}
+    pen = Pen(again)
+    pen("sink", ack(SINK_IN, 4, 2, Own(InputSetId(4))), finish("sink", 4, 2))
+    again.collect()
+    assert again.worn("sink").taken == {"in": 5}
 
 
 def test_a_closed_store_cannot_be_used(place: Place) -> None:
