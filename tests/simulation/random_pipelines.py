@@ -16,6 +16,7 @@ from clew.connectors import generator, lookup
 from clew.pipeline.graph import Graph
 from clew.pipeline.verbs import Stream
 from clew.pipeline.windows import Window
+from tests.simulation import random_verbs
 from tests.simulation.journal import Journal
 from tests.simulation.outside import Checkable, Feed, Growing, Idempotent, Queue, Ticker, Transactional, World
 from tests.simulation.pipelines import TURNS, Scene
@@ -53,6 +54,7 @@ KINDS = (
     "timeless",
     "branched",
     "enriched",
+    *random_verbs.KINDS,
 )
 
 
@@ -175,6 +177,12 @@ def _node(pipeline: Pipeline, world: World, node: Node, name: str, ports: Sequen
     # Some records may have lost their time.
     if window.needs_facts:
         settings |= {"on_error": "quarantine"}
+    if node.kind in random_verbs.KINDS:
+        del settings["name"]
+        streams = [_stream(pipeline, port) for port in ports]
+        made = random_verbs.declare(pipeline, node.kind, name, streams, WINDOWS[node.window], settings)
+        has_late = f"{name}.late" in _ports_of(pipeline, name)
+        return [made, *([f"{name}.late"] if has_late else [])]
     if node.kind == "split":
         pipeline.operator(*ports, window=window, outputs=("even", "odd"), deterministic=True, **settings)(_split(ports))
         return [f"{name}.even", f"{name}.odd", *late]
@@ -263,6 +271,11 @@ def _enriched(pipeline: Pipeline, world: World, name: str, ports: Sequence[Any],
     settings |= {"on_error": "quarantine", "attempts": 1, "deterministic": True, "schema": SCHEMA}
     _stream(pipeline, ports[0]).enrich(Ticker(world), ask, add=add, name=name, **settings)
     return f"{name}.out"
+
+
+def _ports_of(pipeline: Pipeline, name: str) -> list[str]:
+    """Return the output ports of an operator that was just declared."""
+    return [f"{name}.{port}" for spec in pipeline._specs if spec.name == name for port in spec.outputs]
 
 
 def _stream(pipeline: Pipeline, port: Any) -> Stream:
