@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
@@ -29,7 +29,6 @@ from clew.pipeline.builtin import Numbered, Stamped
 from clew.pipeline.columns import Declared, by_port, types_of
 from clew.pipeline.contracts import Connection, Sink, Source
 from clew.pipeline.dependencies import read_depends
-from clew.pipeline.enriched import Enriched
 from clew.pipeline.functions import Sql
 from clew.pipeline.graph import (
     Capacity,
@@ -41,12 +40,12 @@ from clew.pipeline.graph import (
     build,
     late_function,
 )
-from clew.pipeline.hints import OfDataclass, Verb, check_asks, check_returns, misfit, named, record_type, schema_of
+from clew.pipeline.hints import OfDataclass, Verb, check_asks, check_returns, named, record_type, schema_of
 from clew.pipeline.location import caller
 from clew.pipeline.lookups import RESOURCES, Besides, Lookup, Setup, parameters_of
 from clew.pipeline.onpandas import OnPandas
 from clew.pipeline.operators import Operator
-from clew.pipeline.records import Branch, Filter, PerRecord
+from clew.pipeline.records import Filter, PerRecord
 from clew.pipeline.schema import fixed
 from clew.pipeline.scopes import Scope
 from clew.pipeline.times import Duration, microseconds
@@ -478,8 +477,7 @@ class Pipeline:
         idle = [
             GraphError("this decorates nothing; write @ and its inputs above a function", at) for at in self._pending
         ]
-        wrong = [*self._errors, *idle, *_not_built(self._specs)]
-        return build(self.name, self._specs, wrong, self._location, self._scopes)
+        return build(self.name, self._specs, [*self._errors, *idle], self._location, self._scopes)
 
     def _add(self, spec: OperatorSpec) -> None:
         if not _is_name(spec.name):
@@ -667,42 +665,6 @@ def _check_answer(hint: Any) -> None:
         raise GraphError(
             f"it takes the answer as {named(hint)}, expected pyarrow.Table, as answers are; annotate it so"
         )
-
-
-def _not_built(specs: Sequence[OperatorSpec]) -> Iterator[GraphError]:
-    """Yield which functions take dataclasses that the records of their inputs, as declared, cannot be made."""
-    by_name = {spec.name: spec for spec in specs}
-    for spec in specs:
-        for record in dict.fromkeys(_records(spec)):
-            for sender in spec.inputs.values():
-                schema = _told(by_name, sender)
-                wrong = None if schema is None else misfit(record, schema)
-                if wrong is not None:
-                    yield GraphError(
-                        f"{spec.name} cannot take what {sender} is declared to send: {wrong}", spec.location
-                    )
-
-
-def _records(spec: OperatorSpec) -> Iterator[type]:
-    """Yield the dataclasses that functions of single records take."""
-    for run in (function.run for function in spec.functions):
-        if isinstance(run, Enriched):
-            yield from run.records
-        if isinstance(run, PerRecord) and run.record is not None:
-            yield run.record
-        if isinstance(run, Branch):
-            yield from (one.record for one in run.predicates.values() if isinstance(one, OfDataclass))
-
-
-def _told(specs: Mapping[str, OperatorSpec], port: Port, seen: frozenset[Port] = frozenset()) -> pa.Schema | None:
-    """Return the schema that a port is declared with, or those whose records it passes on, where they agree."""
-    spec = specs.get(port.operator)
-    if spec is None or port in seen:
-        return None
-    if port.name in spec.schemas:
-        return spec.schemas[port.name]
-    found = [_told(specs, sender, seen | {port}) for sender in spec.passed(port.name)]
-    return found[0] if found and all(one == found[0] for one in found) else None
 
 
 def run_of(

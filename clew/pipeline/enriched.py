@@ -12,7 +12,7 @@ from clew.errors import AnswerRefused, ClewError, OtherRead
 from clew.pipeline.columns import Types
 from clew.pipeline.hints import OfDataclass, check_fit
 from clew.pipeline.lookups import taken
-from clew.pipeline.records import Branch, PerRecord
+from clew.pipeline.records import Branch, PerRecord, blame, blamed
 from clew.pipeline.schema import normalise
 
 #: The name by which the function is given what reads, and that of the connection that it reads from.
@@ -80,8 +80,8 @@ class Enriched:
             if not failures:
                 break
             for failure in failures:
-                index, row = failure.__clew_record__  # type: ignore[attr-defined]
-                failure.__clew_record__ = (places[index], row)  # type: ignore[attr-defined]
+                index, row = blamed(failure)
+                blame(failure, places[index], row)
                 failed[places[index]] = failure
             places = [place for place in places if place not in failed]
         _keep(given[READING], used)

@@ -1,15 +1,17 @@
-"""Windows and predicates against the columns that are declared: what cannot fit is found before anything starts."""
+"""Windows, predicates and dataclasses against declared columns: what cannot fit is found before anything starts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from clew.errors import ClewError, GraphError
 from clew.ids import Port
+from clew.pipeline.enriched import Enriched
+from clew.pipeline.hints import OfDataclass, misfit
 from clew.pipeline.keys import check_key
 from clew.pipeline.predicates import filtered
-from clew.pipeline.records import Filter
+from clew.pipeline.records import Branch, Filter, PerRecord
 
 if TYPE_CHECKING:
     from clew.pipeline.graph import Generative, OperatorSpec
@@ -24,9 +26,12 @@ def misfits(specs: "Sequence[OperatorSpec]") -> Iterator[GraphError]:
                 try:
                     _try(function, declared[sender])
                 except ClewError as refused:
-                    yield GraphError(
-                        f"{spec.name} cannot take what {sender} is declared to send: {refused}", spec.location
-                    )
+                    yield _cannot_take(spec, sender, str(refused))
+    yield from _not_built(specs)
+
+
+def _cannot_take(spec: "OperatorSpec", sender: Port, why: str) -> GraphError:
+    return GraphError(f"{spec.name} cannot take what {sender} is declared to send: {why}", spec.location)
 
 
 def _try(function: "Generative", schema: pa.Schema) -> None:
@@ -36,3 +41,37 @@ def _try(function: "Generative", schema: pa.Schema) -> None:
         check_key(schema, name, type(window).__name__)
     if isinstance(function.run, Filter):
         filtered(schema.empty_table(), function.run.predicate)
+
+
+def _not_built(specs: "Sequence[OperatorSpec]") -> Iterator[GraphError]:
+    """Yield which functions take dataclasses that the records of their inputs, as declared, cannot be made."""
+    by_name = {spec.name: spec for spec in specs}
+    for spec in specs:
+        for record in dict.fromkeys(_records(spec)):
+            for sender in spec.inputs.values():
+                schema = _told(by_name, sender)
+                wrong = None if schema is None else misfit(record, schema)
+                if wrong is not None:
+                    yield _cannot_take(spec, sender, wrong)
+
+
+def _records(spec: "OperatorSpec") -> Iterator[type]:
+    """Yield the dataclasses that functions of single records take."""
+    for run in (function.run for function in spec.functions):
+        if isinstance(run, Enriched):
+            yield from run.records
+        if isinstance(run, PerRecord) and run.record is not None:
+            yield run.record
+        if isinstance(run, Branch):
+            yield from (one.record for one in run.predicates.values() if isinstance(one, OfDataclass))
+
+
+def _told(specs: "Mapping[str, OperatorSpec]", port: Port, seen: frozenset[Port] = frozenset()) -> pa.Schema | None:
+    """Return the schema that a port is declared with, or those whose records it passes on, where they agree."""
+    spec = specs.get(port.operator)
+    if spec is None or port in seen:
+        return None
+    if port.name in spec.schemas:
+        return spec.schemas[port.name]
+    found = [_told(specs, sender, seen | {port}) for sender in spec.passed(port.name)]
+    return found[0] if found and all(one == found[0] for one in found) else None

@@ -59,7 +59,7 @@ class PerRecord:
             kept, refused = shaped(made, places, schema, {**before, **self.declared})
             failed |= refused
         for index, failure in failed.items():
-            _blame(failure, index, rows[index])
+            blame(failure, index, rows[index])
         return kept, [failed[index] for index in sorted(failed)]
 
     def each(
@@ -103,9 +103,16 @@ def _row(result: Any) -> Mapping[str, Any]:
     raise TypeError(f"a record must be a dict or a dataclass, not {type(result).__name__}")
 
 
-def _blame(failure: Any, place: int, row: Mapping[str, Any]) -> None:
+def blame(failure: Any, place: int, row: Mapping[str, Any]) -> None:
+    """Have a failure name the record that it is of."""
     # Who reports the failure names the record; the traceback stays the user's.
     failure.__clew_record__ = (place, row)
+
+
+def blamed(failure: Any) -> tuple[int, Mapping[str, Any]]:
+    """Return the place of the record that a failure names, and the record."""
+    place, row = failure.__clew_record__
+    return place, row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +148,7 @@ class Branch:
             made[port] = _taken(left, own)
             for index, (failure, row) in failures.items():
                 # A failure names its record by the place among all.
-                _blame(failure, places[index], row)
+                blame(failure, places[index], row)
                 failed[places[index]] = failure
             stay = _others(len(places), {*own, *failures})
             left, places = _taken(left, stay), [places[index] for index in stay]
