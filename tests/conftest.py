@@ -32,6 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give the processes of this session one place to count in; those that it starts inherit it."""
     # A shell lets what it starts in the background ignore Ctrl-C, and all that it starts in turn.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # And nohup lets all of it ignore that its terminal has gone, which tests of that must not.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if figures.PLACE not in os.environ:
         descriptor, os.environ[figures.PLACE] = tempfile.mkstemp(prefix="clew-figures-")
         os.close(descriptor)
