@@ -27,7 +27,7 @@ from clew.ids import Port
 from clew.model.certificate import Answer, Body, Changed, EventWrong, Kept, Logged, Sent, SetAside, Taken
 
 #: The version of the tables that this module knows.
-VERSION = 4
+VERSION = 5
 
 #: The function that the label of an event names which no window could place.
 UNPLACED = "not placed"
@@ -255,8 +255,10 @@ class Log:
             yield from taken
 
     def lineage(self, port: Port) -> Iterator[tuple[int, int]]:
-        sql = "SELECT first, input_set, counts FROM lineage WHERE operator = ? AND port = ? ORDER BY first, input_set"
-        for first, input_set, counts in self._database.rows(sql, port.operator, port.name):
+        tables = ["lineage", "ordered_lineage"] if self.version >= 5 else ["lineage"]
+        found = [f"SELECT first, input_set, counts FROM {table} WHERE operator = ? AND port = ?" for table in tables]
+        sql = f"{' UNION ALL '.join(found)} ORDER BY first, input_set"
+        for first, input_set, counts in self._database.rows(sql, *[port.operator, port.name] * len(tables)):
             with _reading("lineage", port):
                 runs = [(range(made), range(repeat)) for made, repeat in json.loads(counts)]
             for events, repeated in runs:

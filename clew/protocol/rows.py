@@ -170,6 +170,11 @@ class Lineage:
     input_set: InputSetId
     counts: tuple[tuple[int, int], ...]
 
+    @property
+    def end_set(self) -> InputSetId:
+        """The Input Set after the last one."""
+        return InputSetId(self.input_set + sum(repeat for _, repeat in self.counts))
+
     def pairs(self) -> Iterator[tuple[int, InputSetId]]:
         """Yield (event number, Input Set)."""
         number, input_set = self.first, self.input_set

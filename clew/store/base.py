@@ -37,7 +37,7 @@ from clew.protocol.rows import (
 from clew.protocol.step import Write
 
 #: The schema of the log's tables; a log with a higher one is refused with NewerLog.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 Table = Literal["EVENT_LOG", "EVENT_DATA", "READ_ACTION", "STATE", "EVENT_LINEAGE"]
 

@@ -12,8 +12,8 @@ from clew.store.base import NO_PORTS, Collected
 from clew.store.done import done_upto
 from clew.store.intervals import Intervals
 from clew.store.ledger import read_done, read_done_writes
+from clew.store.lineage_rows import forget_lineage, last_set_upto
 from clew.store.rowcodec import decode_named, sets_covered
-from clew.store.sqllineage import lineage_of
 from clew.store.sqlread import files_in
 from clew.store.statements import Transaction
 
@@ -88,8 +88,7 @@ def _collect_port(log: Transaction, port: Port, grace: int, named: int | None, f
     for table in ("sent", "body"):
         log.run(f"DELETE FROM {table} WHERE {_BELOW_MARK}", *port, upto, upto)
     _wear(log, port, receivers, upto)
-    # Lineage of Input Sets that put nothing out here has no events; it goes with the event before it.
-    log.run(f"DELETE FROM lineage WHERE {_BELOW_MARK}", *port, upto + 1, upto)
+    forget_lineage(log, port, upto)
     for receiver in receivers:
         for table in ("ack", "rejoined"):
             log.run(f"DELETE FROM {table} WHERE {_BELOW_MARK}", *receiver, upto, upto)
@@ -106,10 +105,7 @@ def _wear(log: Transaction, port: Port, receivers: Iterable[tuple[str, str]], up
 
     They are numbered as they open, so of one input all before the last have lost their first event too.
     """
-    made = log.fetch("SELECT first, input_set, counts FROM lineage WHERE operator = ? AND port = ? AND first <= ?",
-                     *port, upto)  # fmt: skip
-    last = max((lineage_of(port, *row).last_set(upto) or 0 for row in made), default=0)
-    log.run(_WEAR, port.operator, "made", port.name, last)
+    log.run(_WEAR, port.operator, "made", port.name, last_set_upto(log, port, upto))
     for receiver in receivers:
         taken = log.fetch(
             "SELECT first, count, input_set, size, skip FROM ack WHERE operator = ? AND port = ? AND first <= ? "
@@ -141,7 +137,7 @@ def _collect_writes(log: Transaction, keep: Mapping[Port, int], files: set[str])
         log.run(f"DELETE FROM write_action WHERE {where}", *done)
         upto = first + count - 1
         _wear(log, Port(operator, writes_port(connection)), (), upto)
-        log.run(f"DELETE FROM lineage WHERE {_BELOW_MARK}", operator, writes_port(connection), upto, upto)
+        forget_lineage(log, Port(operator, writes_port(connection)), upto)
 
 
 def _collect_sets(log: Transaction, operator: str, files: set[str]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from clew.errors import UnexpectedRow
 from clew.ids import Port
-from clew.protocol.rows import Listed
+from clew.protocol.rows import Lineage, Listed
 from clew.protocol.step import (
     Acknowledge,
     AddReadAction,
@@ -22,6 +22,7 @@ from clew.protocol.step import (
     FixSchema,
     ForgetPort,
     LogEvents,
+    LogLineage,
     LogReadEvent,
     LogWrites,
     Rejoin,
@@ -30,8 +31,9 @@ from clew.protocol.step import (
     owner_of,
 )
 from clew.store.intervals import Growth, Intervals
+from clew.store.lineage_rows import last_ordered_sets
 from clew.store.rowcodec import encode_assignment, sets_covered
-from clew.store.statements import Statement, Transaction, statements_of
+from clew.store.statements import Statement, Transaction, lineage_statement, statements_of
 
 _KEEP_DONE = """INSERT INTO done (operator, first, count) VALUES (?, ?, ?)
     ON CONFLICT (operator, first) DO UPDATE SET count = excluded.count"""
@@ -59,6 +61,8 @@ class Ledger:
     undone_reads: frozenset[tuple[str, int]] = frozenset()
     last_write: dict[str, int] = field(default_factory=dict)
     done_writes: dict[str, Intervals] = field(default_factory=dict)
+    #: By output port, the last Input Set of its ordered lineage.
+    last_set: dict[str, int] = field(default_factory=dict)
     #: By input port, the number up to which its sender was collected when this was read.
     collected: dict[str, int] = field(default_factory=dict)
 
@@ -67,13 +71,14 @@ class Ledger:
         return Ledger(
             self.operator, dict(self.last_sent), dict(self.last_acknowledged), dict(self.schemas), self.done,
             self.state_id, dict(self.last_action), self.incomplete, self.undone_reads, dict(self.last_write),
-            dict(self.done_writes), self.collected,
+            dict(self.done_writes), dict(self.last_set), self.collected,
         )  # fmt: skip
 
     def admit(self, write: Write, last_sent: LastSent) -> list[Statement]:
         """Check that a write follows, and count it.
 
-        Returns the statements that only the ledger can make: what is done is kept as few intervals.
+        Returns the statements that only the ledger can make: what is done is kept as few intervals, and lineage where
+        its order allows it to be.
         """
         self._check_owner(write)
         match write:
@@ -81,6 +86,8 @@ class Ledger:
                 last = self.last_sent.get(run.port.name, 0)
                 _expect(run.first == last + 1, f"the last event of {run.port}", f"#{last}", f"#{run.first - 1}")
                 self.last_sent[run.port.name] = run.last
+            case LogLineage(lineage):
+                return [self._log_lineage(lineage)]
             case FixSchema(port, schema):
                 fixed = self.schemas.setdefault(port.name, schema)
                 _expect(fixed == schema, f"the schema of {port}", "another one", "the one it is fixed to")
@@ -150,6 +157,18 @@ class Ledger:
             _expect(not write.count or not self.done.overlaps(first, count), what, "done", "undone")
         self.last_acknowledged[write.receiver.name] = end
 
+    def _log_lineage(self, lineage: Lineage) -> Statement:
+        """Keep lineage in order where its Input Sets go on from those before.
+
+        O1: in `ordered_lineage` every row has events, and none of a port begins at an Input Set before the last one of
+        the row before. So its Input Sets ascend with its events, and are found without an index.
+        """
+        name = lineage.port.name
+        ordered = lineage.input_set >= self.last_set.get(name, 0) and any(made for made, _ in lineage.counts)
+        if ordered:
+            self.last_set[name] = lineage.end_set - 1
+        return lineage_statement(lineage, ordered)
+
     def _begin_after(self, receiver: Port, upto: int, seq: int, last_sent: LastSent) -> list[Statement]:
         first = self.last_acknowledged.get(receiver.name, 0) + 1
         skipped = Acknowledge(receiver, first, max(upto - first + 1, 0), seq, Listed(()))
@@ -179,7 +198,8 @@ class Ledger:
 
     def _check_owner(self, write: Write) -> None:
         owner = owner_of(write)
-        _expect(owner == self.operator, f"a row of {owner}", f"written by {self.operator}", f"written by {owner}")
+        if owner != self.operator:
+            raise UnexpectedRow(f"a row of {owner}", f"written by {self.operator}", f"written by {owner}")
 
 
 def _interval_statements(keep: str, drop: str, key: tuple[str, ...], growth: Growth) -> list[Statement]:
@@ -215,6 +235,7 @@ def read_ledger(log: Transaction, operator: str) -> Ledger:
         undone_reads=frozenset(_pairs(log, _UNDONE_READS, operator)),
         last_write=_highest([(c, done.last) for c, done in done_writes.items()], _pairs(log, _LAST_WRITE, operator)),
         done_writes=done_writes,
+        last_set=last_ordered_sets(log, operator),
         collected=dict(_pairs(log, _COLLECTED_SENDER, operator)),
     )
 

@@ -14,6 +14,7 @@ from clew.store.intervals import Intervals
 from clew.store.ledger import read_done, read_done_writes
 from clew.store.rowcodec import decode_bodies, decode_headers, encode_json, set_of
 from clew.store.statements import Transaction
+from clew.store.tables_sql import ALL_LINEAGE
 
 Row = tuple[Any, ...]
 
@@ -106,7 +107,7 @@ def _state(log: Transaction) -> Iterator[Row]:
 def _event_lineage(log: Transaction) -> Iterator[Row]:
     marks = _collected(log)
     for operator, name, first, input_set, counts in log.fetch(
-        "SELECT operator, port, first, input_set, counts FROM lineage"
+        f"SELECT operator, port, first, input_set, counts FROM {ALL_LINEAGE} l"
     ):
         port = Port(operator, name)
         run = Lineage(port, first, input_set, tuple((outputs, repeat) for outputs, repeat in json.loads(counts)))

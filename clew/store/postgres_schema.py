@@ -102,7 +102,9 @@ SELECT state_id, operator, state FROM state_event;
 
 CREATE VIEW EVENT_LINEAGE (event_id, send_op, send_p, inset_id) AS
 SELECT l.first + s.events_before + g.i, l.operator, l.port, l.input_set + s.sets_before + g.i / s.outputs
-FROM lineage l
+FROM """
+    + tables_sql.ALL_LINEAGE
+    + """ l
 CROSS JOIN LATERAL (
     SELECT j.outputs, j.outputs * j.repeat AS events,
         (sum(j.outputs * j.repeat) OVER (ORDER BY j.ordinality))::BIGINT - j.outputs * j.repeat AS events_before,

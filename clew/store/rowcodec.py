@@ -6,6 +6,7 @@ a stream has its row count complemented (-1 for 0): a flag of its own would cost
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from clew.ids import InputSetId, Port
@@ -127,6 +128,17 @@ def set_of(columns: AssignmentColumns, index: int) -> InputSetId:
     """Return the Input Set of the event at `index`."""
     first, size, skip = columns
     return InputSetId(first if size == 0 else first + (skip + index) // size)
+
+
+@lru_cache(1_000)  # Turns of one size have the same ones.
+def encode_counts(counts: tuple[tuple[int, int], ...]) -> str:
+    """Write how many events each Input Set was made into."""
+    return _compact(counts)
+
+
+def decode_counts(text: str) -> tuple[tuple[int, int], ...]:
+    """Read how many events each Input Set was made into."""
+    return tuple((outputs, repeat) for outputs, repeat in json.loads(text))
 
 
 def encode_named(write: WriteRow) -> str:

@@ -1,5 +1,6 @@
 """The paper's tables as views over a log in SQLite."""
 
+from clew.store.tables_sql import ALL_LINEAGE
 from clew.store.views_sql import EVENT_LOG_ROWS
 
 #: LOG.io, Section 3.2, for anyone with a SQLite shell. `Store.table` gives the same rows.
@@ -56,11 +57,14 @@ WITH RECURSIVE stretch AS (
     SELECT l.operator, l.port, json_extract(j.value, '$[0]') AS outputs,
         json_extract(j.value, '$[0]') * json_extract(j.value, '$[1]') AS events,
         l.first + sum(json_extract(j.value, '$[0]') * json_extract(j.value, '$[1]'))
-            OVER (PARTITION BY l.rowid ORDER BY j.key)
+            OVER (PARTITION BY l.operator, l.port, l.first, l.input_set ORDER BY j.key)
             - json_extract(j.value, '$[0]') * json_extract(j.value, '$[1]') AS number,
-        l.input_set + sum(json_extract(j.value, '$[1]')) OVER (PARTITION BY l.rowid ORDER BY j.key)
+        l.input_set + sum(json_extract(j.value, '$[1]'))
+            OVER (PARTITION BY l.operator, l.port, l.first, l.input_set ORDER BY j.key)
             - json_extract(j.value, '$[1]') AS input_set
-    FROM lineage l, json_each(l.counts) j
+    FROM """
+    + ALL_LINEAGE
+    + """ l, json_each(l.counts) j
 ), pair AS (
     SELECT operator, port, outputs, events, number, input_set, 0 AS i FROM stretch WHERE events > 0
     UNION ALL

@@ -12,20 +12,14 @@ from typing import Any
 
 from clew.ids import NONE_SET, WRITES, Capture, InputSetId, Port
 from clew.protocol.log.runs import REJOINED_AT_MOST
-from clew.protocol.rows import Label, Lineage, Member, ReadActionRow, ReadEventRow, label_of
+from clew.protocol.rows import Label, Member, ReadActionRow, ReadEventRow, label_of
 from clew.store.base import Worn
 from clew.store.done import done_upto
 from clew.store.identity import captures
+from clew.store.lineage_rows import first_set_from, lineage_of_events, lineage_of_sets, ports_of_lineage
 from clew.store.rowcodec import decode_bodies, decode_headers, events_covered, set_of, sets_covered
 from clew.store.statements import Transaction
 
-_ORIGINS = """SELECT first, input_set, counts FROM lineage
-    WHERE operator = ? AND port = ? AND first <= ? AND first >= coalesce((
-        SELECT max(b.first) FROM lineage b WHERE b.operator = ? AND b.port = ? AND b.first <= ?), 0)
-    ORDER BY first"""
-_OUTPUTS = """SELECT first, input_set, counts FROM lineage
-    WHERE operator = ? AND port = ? AND input_set <= ? AND input_set >= coalesce((
-        SELECT max(b.input_set) FROM lineage b WHERE b.operator = ? AND b.port = ? AND b.input_set <= ?), 0)"""
 _INPUTS = """SELECT port, first, count, seq, input_set, size, skip FROM ack
         WHERE operator = ? AND input_set >= ? AND input_set <= ?
     UNION ALL SELECT port, first, count, seq, input_set, 0, 0 FROM rejoined
@@ -43,15 +37,6 @@ _READS = """SELECT input_set, connection, action, done, description, count, size
 
 _FIRST_INPUTS = """SELECT port, min(first) FROM ack WHERE operator = ? AND input_set >= ? GROUP BY port
     UNION ALL SELECT port, min(first) FROM rejoined WHERE operator = ? AND input_set >= ? GROUP BY port"""
-#: The ports of an operator that have lineage, one step down the index for each.
-_PORTS = """WITH RECURSIVE found (port) AS (
-        SELECT min(port) FROM lineage WHERE operator = ?
-        UNION ALL
-        SELECT (SELECT min(l.port) FROM lineage l WHERE l.operator = ? AND l.port > found.port)
-        FROM found WHERE found.port IS NOT NULL)
-    SELECT port FROM found WHERE port IS NOT NULL"""
-
-
 _LAST_HEADERS = "SELECT headers, facts FROM sent WHERE operator = ? AND port = ? ORDER BY first DESC LIMIT 1"
 
 
@@ -89,8 +74,7 @@ class SqlLineage(ABC):
     def origins(self, port: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
         with self._snapshot() as log:
             low, high = max(first, collected(log, port) + 1), first + count - 1
-            rows = log.fetch(_ORIGINS, *port, high, *port, low)
-        return [pair for row in rows for pair in lineage_of(port, *row).within(low, high)]
+            return sorted(pair for row in lineage_of_events(log, port, low, high) for pair in row.within(low, high))
 
     def inputs_of(self, operator: str, first: InputSetId, count: int) -> list[Member]:
         low, high = first, first + count - 1
@@ -117,12 +101,10 @@ class SqlLineage(ABC):
         low, high = first, first + count - 1
         found = []
         with self._snapshot() as log:
-            for (name,) in log.fetch(_PORTS, operator, operator):
-                port = Port(operator, name)
+            for port in ports_of_lineage(log, operator):
                 mark = collected(log, port)
-                for row in log.fetch(_OUTPUTS, *port, high, *port, low):
-                    made = lineage_of(port, *row).of_sets(low, high)
-                    found += [(port, number, input_set) for number, input_set in made if number > mark]
+                made = (pair for row in lineage_of_sets(log, port, low, high) for pair in row.of_sets(low, high))
+                found += [(port, number, input_set) for number, input_set in made if number > mark]
         return sorted(found)
 
     def reads_of(self, operator: str, first: InputSetId, count: int) -> list[tuple[InputSetId, ReadEventRow]]:
@@ -170,13 +152,7 @@ class SqlLineage(ABC):
 
     def first_set(self, port: Port, number: int) -> InputSetId | None:
         with self._reading() as log:
-            rows = log.fetch(
-                "SELECT min(input_set) FROM lineage WHERE operator = ? AND port = ? AND first + count > ? AND first >= "
-                "coalesce((SELECT max(b.first) FROM lineage b "
-                "WHERE b.operator = ? AND b.port = ? AND b.first <= ?), 0)",
-                *port, number, *port, number,
-            )  # fmt: skip
-        return None if rows[0][0] is None else InputSetId(rows[0][0])
+            return first_set_from(log, port, number)
 
     def first_inputs(self, operator: str, input_set: InputSetId) -> dict[str, int]:
         with self._snapshot() as log:
@@ -212,11 +188,6 @@ def taken_between(log: Transaction, receiver: Port, low: int, high: int) -> list
         for start, length, *columns in rows
         for number in range(max(low, start), min(high, start + length - 1) + 1)
     )
-
-
-def lineage_of(port: Port, first: int, input_set: int, counts: str) -> Lineage:
-    coded = tuple((outputs, repeat) for outputs, repeat in json.loads(counts))
-    return Lineage(port, first, InputSetId(input_set), coded)
 
 
 def _members(port: Port, first: int, count: int, seq: int, columns: tuple[int, int, int]) -> Iterator[Member]:

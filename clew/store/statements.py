@@ -6,7 +6,7 @@ Nothing here looks at the log: what a write expects of it is the ledger's to che
 import time
 from typing import Any, NamedTuple, Protocol
 
-from clew.protocol.rows import AsideRow, EventRun, WriteRow
+from clew.protocol.rows import AsideRow, EventRun, Lineage, WriteRow
 from clew.protocol.step import (
     Acknowledge,
     AddReadAction,
@@ -35,6 +35,7 @@ from clew.protocol.step import (
 from clew.store.rowcodec import (
     encode_assignment,
     encode_bodies,
+    encode_counts,
     encode_facts,
     encode_headers,
     encode_json,
@@ -83,7 +84,10 @@ _STATE_EVENT = """INSERT INTO state_event (operator, state_id, input_set, state)
 _STATE = """INSERT INTO latest_state (operator, state_id, context, state) VALUES (?, ?, ?, ?)
     ON CONFLICT (operator) DO UPDATE
     SET state_id = excluded.state_id, context = excluded.context, state = excluded.state"""
-_LINEAGE = "INSERT INTO lineage (operator, port, first, count, input_set, counts) VALUES (?, ?, ?, ?, ?, ?)"
+_LINEAGE = {
+    ordered: f"INSERT INTO {table} (operator, port, first, count, input_set, counts) VALUES (?, ?, ?, ?, ?, ?)"
+    for ordered, table in ((True, "ordered_lineage"), (False, "lineage"))
+}
 _ACTION = "INSERT INTO action (operator, connection, action, complete, description) VALUES (?, ?, ?, 0, ?)"
 _COMPLETE = "UPDATE action SET complete = 1 WHERE operator = ? AND connection = ? AND action = ?"
 _READ_EVENT = """INSERT INTO read_event (operator, connection, action, done, input_set, description,
@@ -109,10 +113,12 @@ _STATUS = "UPDATE operator SET status = ? WHERE name = ?"
 
 
 def statements_of(write: Write) -> list[Statement]:
-    """Return the statements of a write, but for those of FinishSets and FinishWrites, which the ledger makes."""
+    """Return the statements of a write, but for FinishSets, FinishWrites and LogLineage, whose the ledger makes."""
     match write:
         case LogEvents(run):
             return _log_events(run)
+        case LogLineage():
+            return []
         case FixSchema(port, schema):
             return [Statement(_SCHEMA, (*port, schema))]
         case Acknowledge():
@@ -134,10 +140,6 @@ def statements_of(write: Write) -> list[Statement]:
             return [Statement(_STATE_EVENT, (operator, state_id, input_set, encode_json(state)))]
         case StoreState(operator, state_id, context, state):
             return [Statement(_STATE, (operator, state_id, encode_json(context), encode_json(state)))]
-        case LogLineage(lineage):
-            events = sum(outputs * repeat for outputs, repeat in lineage.counts)
-            counts = encode_json(lineage.counts)
-            return [Statement(_LINEAGE, (*lineage.port, lineage.first, events, lineage.input_set, counts))]
         case LogWrites(port, writes):
             return [statement for row in writes for statement in _log_write(port, row)]
         case ForgetPort(receiver):
@@ -182,6 +184,13 @@ def _read_statements(write: Write) -> list[Statement]:
             return [Statement(_DROP_READ, (operator, connection, action))]
         case _:
             return []
+
+
+def lineage_statement(lineage: Lineage, ordered: bool) -> Statement:
+    """Return the statement of lineage, whose Input Sets follow those before or do not (O1)."""
+    events = sum(outputs * repeat for outputs, repeat in lineage.counts)
+    counts = encode_counts(lineage.counts)
+    return Statement(_LINEAGE[ordered], (*lineage.port, lineage.first, events, lineage.input_set, counts))
 
 
 def _log_events(run: EventRun) -> list[Statement]:

@@ -136,11 +136,30 @@ INSERT INTO worn SELECT c.operator, 'made', c.port, d.last FROM collected c
     JOIN (SELECT operator, max(first + count - 1) AS last FROM done GROUP BY operator) d ON d.operator = c.operator;
 """
 
-TABLES = TABLES_OF_1 + ADDED_IN_2 + ADDED_IN_3 + ADDED_IN_4
+#: What version 5 has and version 4 has not.
+ADDED_IN_5 = """
+-- Lineage whose Input Sets are not before those of the row before (O1): one tree, and nothing else to be kept up.
+-- All other lineage is in the table lineage, with an index for each way that is asked.
+CREATE TABLE ordered_lineage (
+    operator TEXT NOT NULL, port TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
+    input_set INTEGER NOT NULL, counts TEXT NOT NULL, PRIMARY KEY (operator, port, first)
+) WITHOUT ROWID;
+"""
 
-_UPGRADE_3 = ADDED_IN_4 + WORN_BEFORE_4
+TABLES = TABLES_OF_1 + ADDED_IN_2 + ADDED_IN_3 + ADDED_IN_4 + ADDED_IN_5
+
+_UPGRADE_3 = ADDED_IN_4 + WORN_BEFORE_4 + ADDED_IN_5
 #: What a log of a version lacks.
-UPGRADES = {1: ADDED_IN_2 + ADDED_IN_3 + _UPGRADE_3, 2: ADDED_IN_3 + _UPGRADE_3, 3: _UPGRADE_3}
+UPGRADES = {
+    1: ADDED_IN_2 + ADDED_IN_3 + _UPGRADE_3,
+    2: ADDED_IN_3 + _UPGRADE_3,
+    3: _UPGRADE_3,
+    4: ADDED_IN_5,
+}
+
+#: All lineage, ordered or not.
+ALL_LINEAGE = """(SELECT operator, port, first, input_set, counts FROM ordered_lineage
+    UNION ALL SELECT operator, port, first, input_set, counts FROM lineage)"""
 
 #: The views are made again, because they look at the new tables too.
 DROP_VIEWS = "".join(

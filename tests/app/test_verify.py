@@ -94,7 +94,7 @@ def test_a_run_that_is_not_explained(file: str, tmp_path: Path) -> None:
 
 def test_the_smallest_explanation_comes_first_and_the_others_are_counted(file: str, tmp_path: Path) -> None:
     change(tmp_path / "sink.db", "UPDATE sums SET n = 17 WHERE n = 16")
-    change(tmp_path / "log.db", "UPDATE lineage SET input_set = input_set + 1 WHERE operator = 'sums'")
+    change(tmp_path / "log.db", "UPDATE ordered_lineage SET input_set = input_set + 1 WHERE operator = 'sums'")
     told = verify(file, tmp_path).stdout
     assert "not explained: sums, event numbers.out#1, Input Set 1: the Output Set on port out is not what" in told
     assert "and 1 more finding, which --json lists" in told
@@ -168,7 +168,7 @@ def test_what_functions_print_is_no_part_of_the_answer(file: str, tmp_path: Path
         ("body", "UPDATE body SET lengths = '{}', data = 'text' WHERE operator = 'sums'", "sums.out"),
         ("body", "UPDATE body SET lengths = CAST(x'c328' AS TEXT) WHERE operator = 'numbers'", "numbers.out"),
         ("write_action", "UPDATE write_action SET events = 'none'", "sums_sink.out"),
-        ("lineage", "UPDATE lineage SET counts = '[7]' WHERE operator = 'sums'", "sums.out"),
+        ("lineage", "UPDATE ordered_lineage SET counts = '[7]' WHERE operator = 'sums'", "sums.out"),
         ("port_schema", "UPDATE port_schema SET schema = x'00' WHERE operator = 'sums'", "sums.out"),
     ],
 )

@@ -352,7 +352,7 @@ def test_a_log_that_lacks_what_names_its_run(singles: Finished) -> None:
 def test_write_actions_with_the_lineage_of_another_input_set(tmp_path: Path, name: str) -> None:
     made = finished(PIPELINES[name](tmp_path), tmp_path)
     assert explained(made.verify())
-    made.change("UPDATE lineage SET input_set = input_set + 1 WHERE port LIKE 'writes:%'")
+    made.change("UPDATE ordered_lineage SET input_set = input_set + 1 WHERE port LIKE 'writes:%'")
     found = first(made.verify())
     assert found.fact.endswith("is not that of its Input Set")
 
@@ -360,20 +360,20 @@ def test_write_actions_with_the_lineage_of_another_input_set(tmp_path: Path, nam
 def test_lineage_of_a_write_action_that_was_never_made(tmp_path: Path) -> None:
     made = finished(each(tmp_path), tmp_path)
     made.change(
-        "INSERT INTO lineage SELECT operator, port, max(first) + 90, 1, max(input_set) + 90, '[[1,1]]' FROM lineage "
-        "WHERE port LIKE 'writes:%' GROUP BY operator, port"
+        "INSERT INTO ordered_lineage SELECT operator, port, max(first) + 90, 1, max(input_set) + 90, '[[1,1]]' "
+        "FROM ordered_lineage WHERE port LIKE 'writes:%' GROUP BY operator, port"
     )
     assert "lineage tells of write action" in only(made.verify()).fact
 
 
-OF_SOURCE = "FROM lineage WHERE operator = 'numbers'"
+OF_SOURCE = "FROM ordered_lineage WHERE operator = 'numbers'"
 
 
 @pytest.mark.parametrize(
     ("change", "fact"),
     [
         (
-            "UPDATE lineage SET input_set = input_set + 7 WHERE operator = 'numbers'",
+            "UPDATE ordered_lineage SET input_set = input_set + 7 WHERE operator = 'numbers'",
             "its lineage leads to another read action than that which gave it",
         ),
         (

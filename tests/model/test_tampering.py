@@ -315,7 +315,7 @@ def test_an_event_that_was_never_taken(sevens: Finished) -> None:
 
 
 def test_lineage_renumbered(sevens: Finished) -> None:
-    sevens.change("UPDATE lineage SET input_set = input_set + 1 WHERE operator = 'sums'")
+    sevens.change("UPDATE ordered_lineage SET input_set = input_set + 1 WHERE operator = 'sums'")
     found = first(sevens.verify())
     assert (found.operator, found.event, found.input_set) == ("sums", "numbers.out#1", 1)
     assert found.found == "no event"
@@ -323,7 +323,7 @@ def test_lineage_renumbered(sevens: Finished) -> None:
 
 def test_lineage_renumbered_where_no_function_explains_it(tmp_path: Path) -> None:
     made = finished(general(tmp_path, deterministic=False), tmp_path)
-    made.change("UPDATE lineage SET input_set = input_set + 1 WHERE operator = 'rates' AND first = 1")
+    made.change("UPDATE ordered_lineage SET input_set = input_set + 1 WHERE operator = 'rates' AND first = 1")
     found = first(made.verify())
     assert found.operator == "rates"
     assert f"{found.event} is out of order, or made twice" in found.fact

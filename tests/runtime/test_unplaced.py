@@ -220,9 +220,9 @@ def test_verify_finds_that_something_was_made_of_it(tmp_path: Path) -> None:
     decide_quarantined(pipeline.graph(), asides, "drop", **place(tmp_path))
     ran(pipeline, tmp_path)
     with sqlite3.connect(tmp_path / "log.db") as log:
-        log.execute("DELETE FROM lineage WHERE operator = 'sums'")
+        log.execute("DELETE FROM ordered_lineage WHERE operator = 'sums'")
         made = (asides[0].row.input_set, "[[1, 1]]")
-        log.execute("INSERT INTO lineage VALUES ('sums', 'out', 1, 1, ?, ?)", made)
+        log.execute("INSERT INTO ordered_lineage VALUES ('sums', 'out', 1, 1, ?, ?)", made)
     findings = verify(pipeline, **place(tmp_path), engine="inline").findings
     assert any("yet something was made of it" in str(finding) for finding in findings), findings
 

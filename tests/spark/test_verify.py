@@ -105,7 +105,7 @@ def test_the_verdict_and_the_counts_are_the_same_as_in_this_process(spark: Spark
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE lineage SET input_set = input_set + 1 WHERE operator = 'rates' AND first > 200",
+        "UPDATE ordered_lineage SET input_set = input_set + 1 WHERE operator = 'rates' AND first > 200",
         "UPDATE state_event SET state = replace(state, '\"total\":1', '\"total\":2') WHERE input_set > 300",
         "DELETE FROM read_event WHERE operator = 'rates' AND action = 400",
         "DELETE FROM write_action WHERE operator = 'rates' AND number = 300",

@@ -155,6 +155,8 @@ class World:
     decisions: int = 0
     #: The last Input Set that lineage was logged for, by port.
     made: dict[Port, int] = field(default_factory=dict)
+    #: The first one that was closed late.
+    late: dict[Port, int] = field(default_factory=dict)
     asides: list[tuple[str, int]] = field(default_factory=list)
 
     def after(self, operator: str, parts: list[Draw]) -> tuple["World", list[Write]]:
@@ -181,12 +183,17 @@ class World:
 
     def _lineage(self, port: Port, first: int, count: int, draw: Draw) -> list[Write]:
         if port == READER_OUT:
-            return []
+            # A read action stands in the place of an Input Set, and gives events in many commits.
+            return [lineage(port, first, max(self.action, 1), (count, 1))]
         each = draw.b + 1
         counts = ((0, draw.b), (each, count // each), (count % each, 1))
-        # An Input Set is made into an Output Set once.
-        made = self.made.get(port, 0) + draw.a + 1
-        self.made[port] = made + sum(repeat for _, repeat in counts)
+        sets = sum(repeat for _, repeat in counts)
+        # An Input Set is made into an Output Set once; some are closed long after later ones.
+        if draw.op % 3 == 0:
+            self.late[port] = made = self.late.get(port, 500) - sets - draw.a
+        else:
+            made = self.made.get(port, 500) + draw.a + 1
+            self.made[port] = made + sets
         return [lineage(port, first, made, *counts)]
 
     def _end(self, operator: str, draw: Draw) -> list[Write]:

@@ -118,14 +118,17 @@ def answers(store: KeptStore, world: World) -> dict[Any, Any]:
 
 def lineage_answers(store: KeptStore) -> dict[Any, Any]:
     """Everything that lineage can ask, one number at a time and several at once."""
-    ports = sorted({Port(operator, port) for _, operator, port, _ in store.table("EVENT_LINEAGE")})
+    known = store.table("EVENT_LINEAGE")
+    ports = sorted({Port(operator, port) for _, operator, port, _ in known})
+    # Input Sets before and after those that something was made of, too, and several at once.
+    sets = [(InputSetId(s + near), count) for s in sorted({s for *_, s in known}) for near, count in ((-1, 1), (0, 7))]
     asked = [(InputSetId(number), 1) for number in range(1, 40)] + [(InputSetId(3), 9)]
     return {
         "extent": {port: store.extent(port) for port in (*OUT.values(), Port("sink", "writes:table"))},
         "origins": {port: [store.origins(port, *some) for some in asked] for port in ports},
         "inputs of": {name: [_each(store.inputs_of(name, *some)) for some in asked] for name in OPERATORS},
         "joined": {receiver: [store.joined(receiver, *some) for some in asked] for receiver in IN.values()},
-        "outputs of": {name: [store.outputs_of(name, *some) for some in asked] for name in OPERATORS},
+        "outputs of": {name: [store.outputs_of(name, *some) for some in sets] for name in OPERATORS},
         "worn": {name: store.worn(name) for name in OPERATORS},
         "ends": {port: store.ends(port) for port in OUT.values()},
         "undone from": {receiver: store.undone_from(receiver) for receiver in IN.values()},

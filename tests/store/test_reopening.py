@@ -72,6 +72,9 @@ def test_a_log_of_an_older_clew_is_brought_up_to_date(place: Place) -> None:
     before = tables(store)
     store.close()
 
+    place.execute("DROP VIEW EVENT_LINEAGE")
+    place.execute("DROP TABLE ordered_lineage")
+    place.execute("CREATE VIEW EVENT_LINEAGE AS SELECT * FROM lineage")
     place.execute("DROP TABLE worn")
     place.execute("UPDATE meta SET value = '3' WHERE key = 'schema_version'")
     again = place.declared()
@@ -82,6 +85,45 @@ def test_a_log_of_an_older_clew_is_brought_up_to_date(place: Place) -> None:
     pen("sink", ack(SINK_IN, 4, 2, Own(InputSetId(4))), finish("sink", 4, 2))
     again.collect()
     assert again.worn("sink").taken == {"in": 5}
+
+
+def test_lineage_from_before_it_was_kept_in_order_is_told_with_what_comes_after(place: Place) -> None:
+    store = place.declared()
+    pen = Pen(store)
+    pen("mapper", events(MAPPER_OUT, 1, 2), lineage(MAPPER_OUT, 1, 7, (1, 2)))
+    before = tables(store)
+    store.close()
+
+    place.execute("INSERT INTO lineage SELECT * FROM ordered_lineage")
+    place.execute("DROP VIEW EVENT_LINEAGE")
+    place.execute("DROP TABLE ordered_lineage")
+    place.execute("CREATE VIEW EVENT_LINEAGE AS SELECT * FROM lineage")
+    place.execute("UPDATE meta SET value = '4' WHERE key = 'schema_version'")
+    again = place.declared()
+    assert tables(again) == before
+    pen = Pen(again)
+    pen("mapper", events(MAPPER_OUT, 3, 2), lineage(MAPPER_OUT, 3, 9, (2, 1)))
+    assert again.origins(MAPPER_OUT, 1, 4) == [(1, 7), (2, 8), (3, 9), (4, 9)]
+    assert again.outputs_of("mapper", InputSetId(8), 2) == [(MAPPER_OUT, 2, 8), (MAPPER_OUT, 3, 9), (MAPPER_OUT, 4, 9)]
+
+
+def test_o1_input_sets_that_close_late_are_found_and_leave_the_others_in_order(place: Place) -> None:
+    store = place.declared()
+    pen = Pen(store)
+    for first, input_set in ((1, 5), (3, 2), (5, 8), (7, 6), (9, 10)):
+        pen("mapper", events(MAPPER_OUT, first, 2), lineage(MAPPER_OUT, first, input_set, (2, 1)))
+    store.close()
+    # What is in order is known again from the log.
+    again = place.declared()
+    pen = Pen(again)
+    for first, input_set in ((11, 9), (13, 11)):
+        pen("mapper", events(MAPPER_OUT, first, 2), lineage(MAPPER_OUT, first, input_set, (2, 1)))
+    made = {input_set: again.outputs_of("mapper", InputSetId(input_set), 1) for input_set in range(1, 13)}
+    firsts = {5: 1, 2: 3, 8: 5, 6: 7, 10: 9, 9: 11, 11: 13}
+    assert {s: [number for _, number, _ in found] for s, found in made.items() if found} == {
+        s: [first, first + 1] for s, first in firsts.items()
+    }
+    assert [s for _, s in again.origins(MAPPER_OUT, 1, 14)] == [5, 5, 2, 2, 8, 8, 6, 6, 10, 10, 9, 9, 11, 11]
 
 
 def test_a_closed_store_cannot_be_used(place: Place) -> None:

@@ -1,6 +1,6 @@
 """From events one by one to runs: the log's cost falls with the size of the turn (design, Section 4)."""
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -133,7 +133,7 @@ def consecutive(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def lineages(
-    port: Port, first: int, sets: Sequence[InputSetId], counts: Sequence[int], left_out: Container[InputSetId] = ()
+    port: Port, first: int, sets: Sequence[InputSetId], counts: Sequence[int], left_out: Collection[InputSetId] = ()
 ) -> Iterator[Lineage]:
     """Yield the lineage of events from `first` on: `counts[i]` of them came from `sets[i]`.
 
@@ -142,15 +142,24 @@ def lineages(
     at, event = 0, first
     for start, length in _ascending(sets, left_out):
         part = counts[at : at + length]
-        coded = tuple((count, len(list(group))) for count, group in groupby(part))
         if any(part) and start not in left_out:
-            yield Lineage(port, event, InputSetId(start), coded)
+            yield Lineage(port, event, InputSetId(start), _coded(part))
         event += sum(part)
         at += length
 
 
-def _ascending(sets: Sequence[InputSetId], apart: Container[InputSetId]) -> Iterator[tuple[InputSetId, int]]:
+def _coded(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return counts run-length coded."""
+    if counts.count(counts[0]) == len(counts):  # As it is of nearly all turns.
+        return ((counts[0], len(counts)),)
+    return tuple((count, len(list(group))) for count, group in groupby(counts))
+
+
+def _ascending(sets: Sequence[InputSetId], apart: Collection[InputSetId]) -> Iterator[tuple[InputSetId, int]]:
     """Yield (first, count) for each stretch of `sets` that ascends by one, in the order given; some are kept apart."""
+    if sets and not apart and list(sets) == list(range(sets[0], sets[0] + len(sets))):  # As it is of nearly all turns.
+        yield sets[0], len(sets)
+        return
     start = 0
     for at in range(1, len(sets) + 1):
         if at == len(sets) or sets[at] != sets[at - 1] + 1 or sets[at] in apart or sets[at - 1] in apart:
