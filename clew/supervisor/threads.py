@@ -2,11 +2,12 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from clew import trace
 from clew.errors import ClewError, EngineLost, RunStopped
+from clew.ids import Port
 from clew.pipeline.contracts import Continuing, Streamed
 from clew.pipeline.graph import OperatorSpec
 from clew.runtime.collect import collect
@@ -57,21 +58,24 @@ def make_runner(spec: OperatorSpec, around: Surroundings) -> Runner:
 class Supervisor:
     """Keeps all groups of a run alive until they have finished, or until one must not be restarted."""
 
-    def __init__(self, around: Surroundings, policy: Policy | None = None) -> None:
+    def __init__(self, around: Surroundings, policy: Policy | None = None, groups: Collection[str] = ()) -> None:
         self._around = around
         self._policy = policy or Policy()
+        #: The groups to keep alive: those that are named, or all.
+        self._groups = {name: own for name, own in around.graph.groups.items() if not groups or name in groups}
         self._stop = threading.Event()
         self._fatal: BaseException | None = None
         self._lock = threading.Lock()
         self._held_before = False
-        for spec in around.graph.operators.values():
-            around.progress.add(spec.name, spec.group)
+        for group, operators in self._groups.items():
+            for name in operators:
+                around.progress.add(name, group)
 
     def run(self) -> None:
         """Run all groups to their end; raises what stopped the run, if anything did."""
         threads = [
             threading.Thread(target=self._keep_alive, args=(group, operators), name=f"group-{group}", daemon=True)
-            for group, operators in self._around.graph.groups.items()
+            for group, operators in self._groups.items()
         ]
         collector = self._start_collector()
         for thread in threads:
@@ -103,14 +107,21 @@ class Supervisor:
         self._held_before = held
 
     def _waits(self) -> bool:
-        graph, channels = self._around.graph, self._around.channels
-        return any(channels.backlog(link.receiver).events for link in graph.links)
+        channels = self._around.channels
+        receivers = [
+            Port(name, port)
+            for operators in self._groups.values()
+            for name in operators
+            for port in self._around.graph.operators[name].inputs
+        ]
+        return any(channels.backlog(receiver).events for receiver in receivers)
 
     def stop(self) -> None:
         """Let every group end after its current turn."""
         self._stop.set()
-        for name in self._around.graph.operators:
-            self._around.channels.wake(name)
+        for operators in self._groups.values():
+            for name in operators:
+                self._around.channels.wake(name)
 
     def _keep_alive(self, group: str, operators: tuple[str, ...]) -> None:
         failures = 0
@@ -164,7 +175,8 @@ class Supervisor:
                     break
                 waits = [wait for runner in runners if (wait := runner.patience()) is not None]
                 # Not at once: who is blocked has time on its hands too.
-                waker.wait(max(0.01, min([self._policy.poll, *waits])))
+                if not waker.wait(max(0.01, min([self._policy.poll, *waits]))):
+                    self._around.channels.news(operators)
         for name in operators:
             self._around.progress.set(name, phase="finished")
 

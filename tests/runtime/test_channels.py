@@ -6,9 +6,9 @@ import pyarrow as pa
 
 from clew import Capacity, Pipeline
 from clew.connectors import generator
-from clew.ids import Port
-from clew.protocol.rows import Bodies, EventRun, Header, WriteRow
-from clew.protocol.step import FinishWrites, LogEvents, LogWrites
+from clew.ids import InputSetId, Port
+from clew.protocol.rows import Bodies, EventRun, Header, Own, WriteRow
+from clew.protocol.step import Acknowledge, FinishWrites, LogEvents, LogWrites
 from clew.run import topology
 from clew.runtime.channels import Channels
 from clew.runtime.codec import checksum
@@ -129,3 +129,109 @@ def test_events_wait_for_their_writes_also_if_they_are_logged_while_a_receiver_l
     assert _numbers(channels) == []
     channels.resend(OUT)
     assert _numbers(channels) == []
+
+
+class Apart:
+    """The sink in one process and all else in another, on one log; what is rung is heard when the test says so."""
+
+    def __init__(self, capacity: int = 4, **settings: Any) -> None:
+        self.store = MemoryStore()
+        graph = _pipeline(capacity, **settings).graph()
+        self.store.declare(topology(graph))
+        for operator in graph.operators:
+            self.store.take_over(operator)
+        self.rung: list[str] = []
+        self.sending = Channels(graph, self.store, {"numbers", "post"}, self.rung.extend)
+        self.receiving = Channels(graph, self.store, {"post_sink"}, self.rung.extend)
+
+    def send(self, first: int, count: int) -> None:
+        self.store.commit("post", 1, [LogEvents(_run(first, count))])
+        self.sending.send(_run(first, count))
+
+    def acknowledge(self, first: int, count: int) -> None:
+        self.store.commit("post_sink", 1, [Acknowledge(IN, first, count, first, Own(InputSetId(first)))])
+        self.receiving.acknowledge(IN, first + count - 1)
+
+
+def test_operators_elsewhere_are_rung_for() -> None:
+    apart = Apart()
+    apart.send(1, 1)
+    assert apart.rung == ["post_sink"]
+    assert _numbers(apart.receiving) == [1]
+    apart.acknowledge(1, 1)
+    assert apart.rung == ["post_sink", "post"]
+
+
+def test_what_others_have_logged_is_read_once_there_is_news() -> None:
+    apart = Apart(capacity=10)
+    assert _numbers(apart.receiving) == []
+    apart.send(1, 2)
+    apart.send(3, 1)
+    assert _numbers(apart.receiving) == []
+    apart.receiving.news(["post_sink"])
+    assert _numbers(apart.receiving) == [1, 2, 3]
+    apart.acknowledge(1, 2)
+    apart.send(4, 2)
+    # Whoever hears nothing looks all the same, now and then.
+    apart.receiving.news()
+    assert _numbers(apart.receiving) == [3, 4, 5]
+
+
+def test_only_what_is_new_is_read_of_the_log() -> None:
+    apart = Apart(capacity=10)
+    apart.send(1, 3)
+    assert _numbers(apart.receiving) == [1, 2, 3]
+    asked: list[int] = []
+    unacknowledged = apart.store.unacknowledged
+
+    def counting(receiver: Port, after: int, max_events: int, max_bytes: int) -> list[EventRun]:
+        asked.append(after)
+        return unacknowledged(receiver, after, max_events, max_bytes)
+
+    apart.store.unacknowledged = counting  # type: ignore[method-assign]
+    apart.send(4, 1)
+    apart.receiving.news(["post_sink"])
+    assert _numbers(apart.receiving) == [1, 2, 3, 4]
+    assert asked == [3, 4]
+
+
+def test_a_full_connection_to_an_operator_elsewhere_stops_the_sender_until_there_is_room() -> None:
+    apart = Apart(capacity=4)
+    assert apart.sending.room("post")
+    apart.send(1, 3)
+    assert apart.sending.room("post")
+    apart.send(4, 1)
+    assert not apart.sending.room("post")
+    assert _numbers(apart.receiving) == [1, 2, 3, 4]
+    apart.acknowledge(1, 2)
+    # Nobody need have rung: what is known to be full is asked for.
+    assert apart.sending.room("post")
+
+
+def test_what_does_not_fit_waits_in_the_log() -> None:
+    apart = Apart(capacity=2)
+    assert _numbers(apart.receiving) == []
+    for first in range(1, 8):
+        apart.send(first, 1)
+    apart.receiving.news()
+    taken = []
+    while numbers := _numbers(apart.receiving, 1):
+        taken += numbers
+        apart.acknowledge(numbers[0], 1)
+    assert taken == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_events_wait_for_the_writes_of_a_sender_elsewhere() -> None:
+    apart = Apart(capacity=10, after_write=True)
+    assert _numbers(apart.receiving) == []
+    apart.store.commit("post", 1, [LogEvents(_run(1, 1)), LogWrites(POSTS, (_write(1),))])
+    apart.receiving.news()
+    assert _numbers(apart.receiving) == []
+    apart.store.commit("post", 1, [FinishWrites(POSTS, 1, 1)])
+    assert _numbers(apart.receiving) == [1]
+
+
+def test_a_sender_elsewhere_that_recovers_lets_its_receivers_look() -> None:
+    apart = Apart(capacity=10)
+    apart.sending.resend(OUT)
+    assert apart.rung == ["post_sink"]
