@@ -315,8 +315,66 @@ class Lineages(Protocol):
         """Return what an Input Set saw of the global state; None where it saw none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that may have roles in a run: a name that no other process ever has, and where it is."""
+
+    name: str
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """Who has a role in a run, or had it last."""
+
+    role: str
+    holder: Holder
+    #: How many processes have had the role since the log was made.
+    starts: int
+    #: Seconds since it was heard of last, and for which the role is still its own; below 0 where it is not.
+    silent: float
+    left: float
+    #: What it said of itself last, as JSON.
+    report: Mapping[str, Any]
+
+
+class Leases(Protocol):
+    """Who has which role in a run that several processes share: its supervisor, each of its groups.
+
+    A lease says who should work, so that two do not get into each other's way. Who may, is for the incarnation of an
+    operator to say (F1): a process that has lost its lease and does not know it yet is refused by the log.
+    """
+
+    def take_lease(self, role: str, holder: Holder, seconds: float, dead: str | None = None) -> ProcessRow | None:
+        """Take a role for some seconds; returns who has it, or None when it is the holder's now.
+
+        It is to be had where nobody ever had it, where its time is up, or where `dead` names who has it. Durable when
+        it returns, as all of these are.
+        """
+
+    def renew_lease(self, role: str, holder: Holder, seconds: float, report: Mapping[str, Any]) -> str | None:
+        """Keep a role for some seconds from now on, and say something of oneself.
+
+        Returns what the holder is asked to do, "" for nothing; or None when the role is another's now.
+        """
+
+    def release_lease(self, role: str, holder: Holder) -> None:
+        """Give a role up, if it is still the holder's."""
+
+    def ask_processes(self, what: str) -> int:
+        """Ask everybody who has a role to do something, such as "stop"; returns how many were asked."""
+
+    def processes(self) -> list[ProcessRow]:
+        """Return who has, or had last, each role, by role."""
+
+
 class KeptStore(Store, Lineages, Protocol):
     """A store that outlives its run, and can be asked where things came from."""
+
+
+class SharedStore(KeptStore, Leases, Protocol):
+    """A store that several processes can run one pipeline on."""
 
 
 class LogReader(Lineages, Protocol):
@@ -351,6 +409,6 @@ class LogReader(Lineages, Protocol):
 
 
 __all__ = [
-    "NO_PORTS", "SCHEMA_VERSION", "TABLES", "Backlog", "Bodies", "Collected", "Entry", "KeptStore", "Lineages",
-    "LogReader", "Store", "Table", "Topology", "Worn",
+    "NO_PORTS", "SCHEMA_VERSION", "TABLES", "Backlog", "Bodies", "Collected", "Entry", "Holder", "KeptStore", "Leases",
+    "Lineages", "LogReader", "ProcessRow", "SharedStore", "Store", "Table", "Topology", "Worn",
 ]  # fmt: skip

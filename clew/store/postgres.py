@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
@@ -19,7 +19,8 @@ from clew.faultpoint import fault_point
 from clew.ids import Port
 from clew.protocol.rows import EventRun, LookupRow
 from clew.protocol.step import Acknowledge, Write
-from clew.store.base import NO_PORTS, Collected, Topology
+from clew.store import leases
+from clew.store.base import NO_PORTS, Collected, Holder, ProcessRow, Topology
 from clew.store.changes import change
 from clew.store.collecting import collect
 from clew.store.identity import claim, decide_asides, declare, keep_lookup, take_over
@@ -148,6 +149,26 @@ class PostgresStore(SqlReads):
                     self._seen[operator] = _Seen(draft, incarnation, seen.version + 1)
                     return
             raise UnexpectedRow(f"operator {operator}", "written to by another process all the time", "ours alone")
+
+    def take_lease(self, role: str, holder: Holder, seconds: float, dead: str | None = None) -> ProcessRow | None:
+        with self._transaction() as log:
+            return leases.take_lease(log, _now(log), role, holder, seconds, dead)
+
+    def renew_lease(self, role: str, holder: Holder, seconds: float, report: Mapping[str, Any]) -> str | None:
+        with self._transaction() as log:
+            return leases.renew_lease(log, _now(log), role, holder, seconds, report)
+
+    def release_lease(self, role: str, holder: Holder) -> None:
+        with self._transaction() as log:
+            leases.release_lease(log, _now(log), role, holder)
+
+    def ask_processes(self, what: str) -> int:
+        with self._transaction() as log:
+            return leases.ask_processes(log, _now(log), what)
+
+    def processes(self) -> list[ProcessRow]:
+        with self._reading() as log:
+            return leases.processes(log, _now(log))
 
     def unacknowledged(self, receiver: Port, after: int, max_events: int, max_bytes: int) -> list[EventRun]:
         runs = super().unacknowledged(receiver, after, max_events, max_bytes)
@@ -285,6 +306,11 @@ class PostgresStore(SqlReads):
     def _fail(self, failure: StoreFailed) -> StoreFailed:
         self._failure = self._failure or failure
         return failure
+
+
+def _now(log: PostgresLog) -> int:
+    """Return the server's time, in milliseconds: one clock for all machines."""
+    return int(log.fetch("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::BIGINT")[0][0])
 
 
 def _read(connection: Connection, operator: str) -> _Seen:

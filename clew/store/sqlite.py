@@ -7,10 +7,11 @@ write-ahead log lets see the last commit without waiting. Reading the file with 
 import os
 import sqlite3
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 from clew.disk import make_directory, sync_directory
 from clew.errors import NewerLog, StaleWriter, StoreFailed, WrongLog
@@ -18,7 +19,8 @@ from clew.faultpoint import fault_point
 from clew.ids import Port
 from clew.protocol.rows import LookupRow
 from clew.protocol.step import Write
-from clew.store.base import NO_PORTS, SCHEMA_VERSION, Collected, Topology
+from clew.store import leases
+from clew.store.base import NO_PORTS, SCHEMA_VERSION, Collected, Holder, ProcessRow, Topology
 from clew.store.changes import change
 from clew.store.collecting import collect
 from clew.store.identity import claim, decide_asides, declare, has_events, keep_lookup, take_over
@@ -83,6 +85,27 @@ class SqliteStore(SqlReads):
 
     def keep_lookup(self, operator: str, row: LookupRow) -> None:
         self._writer.run(lambda log: keep_lookup(log, operator, row))
+
+    def take_lease(self, role: str, holder: Holder, seconds: float, dead: str | None = None) -> ProcessRow | None:
+        taken: ProcessRow | None = self._writer.run(
+            lambda log: leases.take_lease(log, _now(), role, holder, seconds, dead)
+        )
+        return taken
+
+    def renew_lease(self, role: str, holder: Holder, seconds: float, report: Mapping[str, Any]) -> str | None:
+        asked: str | None = self._writer.run(lambda log: leases.renew_lease(log, _now(), role, holder, seconds, report))
+        return asked
+
+    def release_lease(self, role: str, holder: Holder) -> None:
+        self._writer.run(lambda log: leases.release_lease(log, _now(), role, holder))
+
+    def ask_processes(self, what: str) -> int:
+        asked: int = self._writer.run(lambda log: leases.ask_processes(log, _now(), what))
+        return asked
+
+    def processes(self) -> list[ProcessRow]:
+        with self._reading() as log:
+            return leases.processes(log, _now())
 
     def collect(self, grace: int = 0, keep: Mapping[Port, int] = NO_PORTS) -> Collected:
         collected: Collected = self._writer.run(lambda log: collect(log, grace, keep))
@@ -165,6 +188,10 @@ class SqliteStore(SqlReads):
             connection.rollback()
         with self._readers_lock:
             self._readers.append(connection)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _connect(path: str) -> sqlite3.Connection:

@@ -144,6 +144,11 @@ CREATE TABLE ordered_lineage (
     operator TEXT NOT NULL, port TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
     input_set INTEGER NOT NULL, counts TEXT NOT NULL, PRIMARY KEY (operator, port, first)
 ) WITHOUT ROWID;
+-- Who has which role in the run: its supervisor, a group. Times are milliseconds since the epoch, by the log's clock.
+CREATE TABLE process (
+    role TEXT PRIMARY KEY, holder TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL, starts INTEGER NOT NULL,
+    seen INTEGER NOT NULL, until INTEGER NOT NULL, asked TEXT NOT NULL, report TEXT NOT NULL
+) WITHOUT ROWID;
 """
 
 TABLES = TABLES_OF_1 + ADDED_IN_2 + ADDED_IN_3 + ADDED_IN_4 + ADDED_IN_5

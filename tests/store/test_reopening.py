@@ -40,6 +40,15 @@ from tests.store.logs import (
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def make_as_of_4(place: Place) -> None:
+    """Take from a log what version 5 has added."""
+    place.execute("DROP VIEW EVENT_LINEAGE")
+    place.execute("DROP TABLE ordered_lineage")
+    place.execute("CREATE VIEW EVENT_LINEAGE AS SELECT * FROM lineage")
+    place.execute("DROP TABLE process")
+    place.execute("UPDATE meta SET value = '4' WHERE key = 'schema_version'")
+
+
 def test_a_reopened_log_tells_the_same_and_goes_on(place: Place) -> None:
     store = place.declared()
     pen = Pen(store)
@@ -72,9 +81,7 @@ def test_a_log_of_an_older_clew_is_brought_up_to_date(place: Place) -> None:
     before = tables(store)
     store.close()
 
-    place.execute("DROP VIEW EVENT_LINEAGE")
-    place.execute("DROP TABLE ordered_lineage")
-    place.execute("CREATE VIEW EVENT_LINEAGE AS SELECT * FROM lineage")
+    make_as_of_4(place)
     place.execute("DROP TABLE worn")
     place.execute("UPDATE meta SET value = '3' WHERE key = 'schema_version'")
     again = place.declared()
@@ -95,10 +102,7 @@ def test_lineage_from_before_it_was_kept_in_order_is_told_with_what_comes_after(
     store.close()
 
     place.execute("INSERT INTO lineage SELECT * FROM ordered_lineage")
-    place.execute("DROP VIEW EVENT_LINEAGE")
-    place.execute("DROP TABLE ordered_lineage")
-    place.execute("CREATE VIEW EVENT_LINEAGE AS SELECT * FROM lineage")
-    place.execute("UPDATE meta SET value = '4' WHERE key = 'schema_version'")
+    make_as_of_4(place)
     again = place.declared()
     assert tables(again) == before
     pen = Pen(again)
