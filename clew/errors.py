@@ -423,6 +423,32 @@ class RunStopped(ClewError):
 
 
 @dataclass(eq=False)
+class GroupFailed(ClewError):
+    """The process of a group has ended for a reason that starting it again would not mend."""
+
+    group: str
+    cause: str
+
+    def __str__(self) -> str:
+        return f"group {self.group}: {self.cause}"
+
+
+@dataclass(eq=False)
+class AlreadyRunning(ClewError):
+    """Another process runs the pipeline."""
+
+    pipeline: str
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return (
+            f"pipeline {self.pipeline} is being run by process {self.pid} on {self.host}, expected nobody; let it "
+            "work, or end it with `clew stop`"
+        )
+
+
+@dataclass(eq=False)
 class NoSuchPort(ClewError):
     """Lineage was asked of a port that is not there."""
 

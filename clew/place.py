@@ -4,11 +4,15 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from clew.errors import SetupFailed, StoreFailed, WrongLog
 from clew.store.base import KeptStore, LogReader
 from clew.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from clew.store.postgres_bell import PostgresBell
 
 #: The name of a log that has a directory of its own.
 _LOG_FILE = "log.db"
@@ -98,6 +102,12 @@ class Log:
         from clew.store.postgres_reader import PostgresReader
 
         return PostgresReader(self.url, schema=f"clew_{pipeline}")
+
+    def bell(self, pipeline: str) -> "PostgresBell":
+        """Return what processes on this log wake each other with."""
+        from clew.store.postgres_bell import PostgresBell
+
+        return PostgresBell(self.url, schema=f"clew_{pipeline}")
 
     def remove(self, pipeline: str) -> None:
         """Remove the log and its bodies, for a fresh start."""

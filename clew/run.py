@@ -3,9 +3,8 @@
 import logging
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,31 +13,42 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import pyarrow as pa
 
 from clew import trace as tracing
-from clew.errors import ClewError, NewerLog, RunFinished, SetupFailed
-from clew.ids import Capture, Port
-from clew.lineage.retention import Keep, kept
+from clew.admission import (
+    accepted_change,
+    change_of,
+    clear,
+    declare_as_it_is,
+    is_finished,
+    kept_events,
+    refuse_finished,
+    refuse_foreign,
+    topology,
+    validate,
+)
+from clew.errors import ClewError, SetupFailed
+from clew.ids import Port
 from clew.model.certificate import Verdict
 from clew.pipeline.declare import Pipeline
-from clew.pipeline.graph import Graph, OperatorSpec
+from clew.pipeline.graph import Graph
 from clew.place import Log, make_directory, masked
-from clew.runtime.changes import Change, Finding, check_accepted, compare, is_as_it_was, plan, refuse
+from clew.runtime.changes import Finding
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
 from clew.runtime.engine import Engine, InlineEngine, refuse_frames
 from clew.runtime.lookups import keep_lookups
-from clew.runtime.pending import read_logged, used_events
 from clew.runtime.progress import COMMIT_BOUNDS, CommitTimes, OperatorProgress, Progress
 from clew.runtime.quarantine import Quarantined, quarantined, records_of
 from clew.runtime.runner import Surroundings
 from clew.runtime.status import OperatorStatus, RunStatus, read_status
 from clew.spark.java import Java, find_java
 from clew.spark.options import SparkOptions
-from clew.store.base import Collected, KeptStore, Store, Topology
+from clew.store.base import Collected, Store
 from clew.store.disk import Disk
 from clew.store.disk import examine as examine_disk
 from clew.store.ephemeral import EphemeralStore
 from clew.supervisor.chaos import Chaos, ChaosOutcome, ChaosPlace
 from clew.supervisor.schedule import KINDS, ChaosFault, Kind, draw, kinds_for
+from clew.supervisor.tenure import LEASE
 from clew.supervisor.threads import Policy, Supervisor
 
 if TYPE_CHECKING:
@@ -96,25 +106,25 @@ def run(
     if recovery == "none":
         if trace is not None:
             raise SetupFailed("a run without a log leaves no trace", "leave out --trace, or --recovery none")
-        _validate(graph)
+        validate(graph)
         begins()
         return _run_without_log(graph, engine, spark, options, program, policy, progress)
     if fresh:
-        _clear(graph, place)
+        clear(graph, place)
     store = place.open(graph.name)
     try:
-        _refuse_foreign(graph, store)
-        _refuse_finished(graph, store, place.url)
-        change = _accepted_change(graph, store, accept)
-        _validate(graph)
-        _take_over(change, graph, store)
+        refuse_foreign(graph, store)
+        refuse_finished(graph, store, place.url)
+        change = accepted_change(graph, store, accept)
+        validate(graph)
+        declare_as_it_is(change, graph, store)
         progress = progress or Progress()
         progress.warnings += keep_lookups(graph, store, place.bodies)
         begins()
         computes = engine_for(graph, engine, spark, options, program, place.bodies, place.beside("workers.log"))
         try:
             with _traced(trace, graph, store):
-                keep = partial(_kept, graph, store)
+                keep = partial(kept_events, graph, store)
                 return _supervise(graph, store, computes, place.bodies, True, policy, progress, change.retaken, keep)
         finally:
             computes.close()
@@ -134,8 +144,8 @@ def gc(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> Co
     store = place.open(pipeline.name)
     try:
         # What can go is told by the log's own connections, whatever the pipeline is now.
-        _refuse_foreign(pipeline, store)
-        return collect(store, place.bodies, _kept(pipeline, store))
+        refuse_foreign(pipeline, store)
+        return collect(store, place.bodies, kept_events(pipeline, store))
     finally:
         store.close()
 
@@ -351,112 +361,14 @@ def program_of(path: str, name: str | None) -> "Program":
     return Program.of_file(path, name)
 
 
-def topology(graph: Graph) -> Topology:
-    """Return what a log must know of a graph."""
-    links = tuple((link.sender, link.receiver) for link in graph.links)
-    uncaptured = tuple(name for name, spec in graph.operators.items() if not _is_captured(graph, spec))
-    return Topology(graph.name, graph.fingerprint, tuple(graph.operators), links, graph.captures, uncaptured)
-
-
-def _is_captured(graph: Graph, spec: OperatorSpec) -> bool:
-    own = graph.captures.get(spec.name, Capture())
-    # What sends no events has no Output Sets that lineage would have to tell apart.
-    return not spec.outputs or (set(own.inputs).issuperset(spec.inputs) and set(own.outputs).issuperset(spec.outputs))
-
-
-def _kept(graph: Graph, store: KeptStore) -> dict[Port, int]:
-    """Return the first events that the scopes of a pipeline keep; a scope that does not say keeps everything."""
-    keeps = [Keep(scope.start, scope.target, scope.keep, scope.keep_bytes) for scope in graph.scopes]
-    return kept(store, keeps, time.time())
-
-
-def is_finished(graph: Graph, store: Store) -> bool:
-    """Say whether every operator has ended, every write action is done, and every source has released what it read."""
-    if not all(row.status == "finished" for row in store.operators() if row.operator in graph.operators):
-        return False
-    ports = [Port(spec.name, name) for spec in graph.operators.values() for name in spec.sinks]
-    if any(store.undone_writes(port, 1) for port in ports):
-        return False
-    return not any(_holds_effect(name, store) for name, spec in graph.operators.items() if spec.is_source)
-
-
-def _holds_effect(source: str, store: Store) -> bool:
-    """Say whether a source's stored effect is still there: then Algorithm 1, Step 2.d is still to come."""
-    action = store.last_read_action(source)
-    event = store.read_event(source, action.connection, action.action) if action else None
-    return event is not None and event.effect is not None
-
-
-def _clear(graph: Graph, place: Log) -> None:
-    """Remove the log for a fresh start, unless it is something else than a log of this pipeline: that is not ours."""
-    if place.exists(graph.name):
-        # What a newer Clew wrote cannot be read, but it is a log.
-        with suppress(NewerLog):
-            store = place.open(graph.name)
-            try:
-                store.declare(topology(graph))
-            finally:
-                store.close()
-    place.remove(graph.name)
-
-
-def _refuse_foreign(graph: Graph, store: Store) -> None:
-    """Refuse a log of another pipeline, or one that does not say whose it is; a new one becomes this pipeline's."""
-    if store.owner() != graph.name:
-        store.declare(topology(graph))
-
-
-def _accepted_change(graph: Graph, store: Store, accept: Sequence[str]) -> Change:
-    """Return what going on with the pipeline as it is now does; refused where nobody has accepted what that costs."""
-    check_accepted(graph, [row.operator for row in store.operators()], accept)
-    change = _change(graph, store)
-    refuse(graph.name, change.findings, accept)
-    return change
-
-
-def _change(graph: Graph, store: Store) -> Change:
-    links = {receiver: sender for sender, receiver in store.links()}
-    if is_as_it_was(graph, links, store.versions(), store.schema):
-        return Change((), (), {})
-    logged = read_logged(store)
-    return plan(graph, logged, compare(graph, logged, lambda operator: used_events(store, operator), store.schema))
-
-
-def _take_over(change: Change, graph: Graph, store: KeptStore) -> None:
-    declared = topology(graph)
-    if change.writes or set(declared.links) != set(store.links()):
-        store.change(declared, change.writes)
-    elif declared.captures != store.captures():
-        store.declare(declared)
-    for finding in change.findings:
-        _LOG.warning("pipeline changed", extra={"operator": finding.operator, "what": finding.told})
-
-
 def changes(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> tuple[Finding, ...] | None:
     """Return what is not as it was when the run began, or None when there is no log; changes nothing."""
     place = Log.at(log, pipeline.name, bodies)
     if not place.exists(pipeline.name):
         return None
     with closing(place.open(pipeline.name)) as store:
-        _refuse_foreign(pipeline, store)
-        return _change(pipeline, store).findings
-
-
-def _refuse_finished(graph: Graph, store: Store, url: str) -> None:
-    """Raise RunFinished when the run that the log is of has finished, whatever the pipeline is now."""
-    versions = store.versions()
-    rows = [row for row in store.operators() if row.operator in versions or not versions]
-    if rows and all(row.status == "finished" for row in rows) and is_finished(graph, store):
-        raise RunFinished(graph.name, masked(url))
-
-
-def _validate(graph: Graph) -> None:
-    """Let sources and sinks say what is missing, before a session is started."""
-    for spec in graph.operators.values():
-        if spec.source is not None:
-            spec.source.validate()
-        for sink in spec.sinks.values():
-            sink.validate_target()
+        refuse_foreign(pipeline, store)
+        return change_of(pipeline, store).findings
 
 
 def _options(engine: Any, spark: Any, master: str | None, options: SparkOptions | None) -> SparkOptions:
@@ -537,8 +449,8 @@ def _supervise(
 
 
 __all__ = [
-    "COMMIT_BOUNDS", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Finding", "Health", "KINDS", "Kind",
-    "Log", "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Quarantined", "Recovery", "RunStatus",
+    "COMMIT_BOUNDS", "LEASE", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Finding", "Health", "KINDS",
+    "Kind", "Log", "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Quarantined", "Recovery", "RunStatus",
     "SparkOptions", "Verdict", "Verifier", "changes", "chaos", "decide_quarantined", "draw", "engine_for", "examine",
     "gc", "is_finished", "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run", "status",
     "topology", "verify",

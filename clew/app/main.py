@@ -8,12 +8,14 @@ from clew.app.crash_points import crash_points
 from clew.app.doctor import doctor
 from clew.app.gc import gc
 from clew.app.graph import graph
+from clew.app.group import group
 from clew.app.init import init
 from clew.app.quarantine import quarantine
 from clew.app.replay import diff, replay
 from clew.app.run import run
 from clew.app.shown_settings import settings
 from clew.app.status import status
+from clew.app.stop import stop
 from clew.app.trace import trace
 from clew.app.verify import verify
 from clew.app.version import version
@@ -27,7 +29,23 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for command in (init, doctor, run, check, graph, status, verify, replay, diff, gc, chaos, settings, version):
+for command in (
+    init,
+    doctor,
+    run,
+    group,
+    stop,
+    check,
+    graph,
+    status,
+    verify,
+    replay,
+    diff,
+    gc,
+    chaos,
+    settings,
+    version,
+):
     app.command()(command)
 app.command("crash-points")(crash_points)
 app.add_typer(quarantine, name="quarantine")

@@ -27,7 +27,7 @@ from clew.app.flags import (
     spark_options,
 )
 from clew.app.logs import heard, logged_to, own_log
-from clew.app.settings import Settings, in_force
+from clew.app.settings import GroupsAs, Settings, in_force
 from clew.app.target import Bodies, File, LogUrl, Target, named, run_again
 from clew.app.terminal import (
     ALREADY_FINISHED,
@@ -40,7 +40,7 @@ from clew.app.terminal import (
     print_json,
 )
 from clew.app.watch import Display, display_for, watching
-from clew.errors import ClewError, NewerLog, RunFinished
+from clew.errors import AlreadyRunning, ClewError, NewerLog, RunFinished, SetupFailed
 from clew.pipeline.graph import Graph
 from clew.run import Log, Progress, Recovery, RunStatus, SparkOptions, changes, masked, program_of
 from clew.run import run as run_pipeline
@@ -121,6 +121,10 @@ def run(
     packages: Packages = None,
     jars: Jars = None,
     py_files: PyFiles = None,
+    groups: Annotated[
+        GroupsAs | None,
+        typer.Option(help="processes runs each group in one of its own, on a log in PostgreSQL. [default: threads]"),
+    ] = None,
     gc: Annotated[bool, typer.Option("--gc", help=f"Collect beside the run, every {_COLLECT_EVERY:g} s.")] = False,
     gc_every: Annotated[float | None, typer.Option(metavar="S", min=0.1, help="The same, every S seconds.")] = None,
     metrics: Annotated[
@@ -142,7 +146,7 @@ def run(
         flags = spark_flags(master, conf, packages, jars, py_files, others)
         flags |= {"log": log or flags.get("log"), "bodies": bodies or flags.get("bodies")}
         flags |= {"engine": engine or flags.get("engine"), "gc_every": gc_every or flags.get("gc_every")}
-        flags |= {"metrics": metrics or flags.get("metrics")}
+        flags |= {"metrics": metrics or flags.get("metrics"), "groups": groups or flags.get("groups")}
         settings = in_force(flags)
         if gc and settings.gc_every is None:
             settings = settings.model_copy(update={"gc_every": _COLLECT_EVERY})
@@ -293,7 +297,7 @@ def _run(graph: Graph, target: Target, request: Request, display: Display, annou
         ):
             if port is not None:
                 display.say(f"figures for Prometheus on port {port}")
-            _perform(graph, target, request, report.progress, begins)
+            _perform(graph, target, request, report.progress, begins, display)
         if report.progress.quarantined:
             report.outcome, report.message = "quarantined", _held(request, report.progress.quarantined)
     except RunFinished as finished:
@@ -313,7 +317,12 @@ def _own_log_file(graph: Graph, request: Request) -> Path | None:
     return Log.at(request.log, graph.name, request.bodies).beside("run.log")
 
 
-def _perform(graph: Graph, target: Target, request: Request, progress: Progress, begins: Callable[[], None]) -> None:
+def _perform(
+    graph: Graph, target: Target, request: Request, progress: Progress, begins: Callable[[], None], display: Display
+) -> None:
+    if request.settings.groups == "processes":
+        _perform_apart(graph, request, progress, begins, display)
+        return
     run_pipeline(
         graph,
         log=request.log,
@@ -329,6 +338,42 @@ def _perform(graph: Graph, target: Target, request: Request, progress: Progress,
         trace=request.trace,
         begins=begins,
     )
+
+
+def _perform_apart(
+    graph: Graph, request: Request, progress: Progress, begins: Callable[[], None], display: Display
+) -> None:
+    """Run the groups as processes, or watch who does so already."""
+    from clew.app.processes import commands_of
+    from clew.groups import attend, run_processes
+
+    if request.recovery == "none" or request.trace is not None:
+        what = "--recovery none" if request.recovery == "none" else "--trace"
+        raise SetupFailed(f"{what} is for groups that are threads of one process", "leave it out, or --groups threads")
+    place = Log.at(request.log, graph.name, request.bodies)
+    commands = commands_of(request.file, graph, place, request.settings, request.options, request.accept)
+    told, fresh = request.settings, request.fresh
+    while True:
+        try:
+            run_processes(
+                graph, place, commands, told.policy, progress,
+                fresh=fresh, accept=request.accept, lease=told.lease, begins=begins, stops=_stopped_by_sigterm,
+            )  # fmt: skip
+            return
+        except AlreadyRunning as running:
+            if fresh:
+                raise
+            display.say(
+                f"pipeline {graph.name} is run by process {running.pid} on {running.host}: this shows what it does"
+            )
+            if attend(graph, place, progress) != "gone":
+                return
+            display.say("that process is gone, and this one takes its place")
+
+
+def _stopped_by_sigterm(stop: Callable[[], None]) -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: stop())
 
 
 def _held(request: Request, number: int) -> str:

@@ -22,9 +22,10 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from clew.errors import ClewError
 from clew.pipeline.graph import Capacity, Graph
 from clew.pipeline.graph import Settings as Declared
-from clew.run import Policy, SparkOptions, masked
+from clew.run import LEASE, Policy, SparkOptions, masked
 
 EngineName = Literal["spark", "inline"]
+GroupsAs = Literal["threads", "processes"]
 Level = Literal["debug", "info", "warning", "error"]
 _PREFIX = "CLEW_"
 _OPERATOR = Declared()
@@ -83,6 +84,14 @@ class Settings(BaseSettings):
     )
     poll: float = Field(
         _POLICY.poll, gt=0, description="seconds after which an idle group looks into the log by itself"
+    )
+    groups: GroupsAs = Field(
+        "threads", description="threads of one process, or processes: one for each group, on a log in PostgreSQL"
+    )
+    lease: float = Field(
+        LEASE,
+        ge=0.5,
+        description="seconds of silence after which the process of a group, or its supervisor, is replaced",
     )
     log_level: Level = Field("info", description="what goes into run.log: debug, info, warning or error")
     metrics: str | None = Field(None, description="HOST:PORT where a run's figures are served for Prometheus")

@@ -89,6 +89,11 @@ class Progress:
         with self._lock:
             self._rows[operator] = OperatorProgress(operator, group)
 
+    def put(self, row: OperatorProgress) -> None:
+        """Take the figures of an operator from elsewhere."""
+        with self._lock:
+            self._rows[row.operator] = row
+
     def set(self, operator: str, **figures: object) -> None:
         with self._lock:
             # The names are checked when they are set, by replace itself.

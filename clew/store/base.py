@@ -332,9 +332,11 @@ class ProcessRow:
     holder: Holder
     #: How many processes have had the role since the log was made.
     starts: int
-    #: Seconds since it was heard of last, and for which the role is still its own; below 0 where it is not.
+    #: Seconds since it was heard of last, and for which the role is still its own; below 0 where its time is up.
     silent: float
     left: float
+    #: Whether it gave the role up by itself; then nothing of it is left.
+    given_up: bool
     #: What it said of itself last, as JSON.
     report: Mapping[str, Any]
 
@@ -369,12 +371,8 @@ class Leases(Protocol):
         """Return who has, or had last, each role, by role."""
 
 
-class KeptStore(Store, Lineages, Protocol):
-    """A store that outlives its run, and can be asked where things came from."""
-
-
-class SharedStore(KeptStore, Leases, Protocol):
-    """A store that several processes can run one pipeline on."""
+class KeptStore(Store, Lineages, Leases, Protocol):
+    """A store that outlives its run, can be asked where things came from, and knows who works on it."""
 
 
 class LogReader(Lineages, Protocol):
@@ -410,5 +408,5 @@ class LogReader(Lineages, Protocol):
 
 __all__ = [
     "NO_PORTS", "SCHEMA_VERSION", "TABLES", "Backlog", "Bodies", "Collected", "Entry", "Holder", "KeptStore", "Leases",
-    "Lineages", "LogReader", "ProcessRow", "SharedStore", "Store", "Table", "Topology", "Worn",
+    "Lineages", "LogReader", "ProcessRow", "Store", "Table", "Topology", "Worn",
 ]  # fmt: skip

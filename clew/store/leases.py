@@ -58,4 +58,5 @@ def _row(
     now: int, role: str, holder: str, host: str, pid: int, starts: int, seen: int, until: int, report: str
 ) -> ProcessRow:
     known = Holder(holder, host, pid)
-    return ProcessRow(role, known, starts, (now - seen) / 1000, (until - now) / 1000, json.loads(report))
+    left = (until - now) / 1000 if until else 0.0
+    return ProcessRow(role, known, starts, (now - seen) / 1000, left, until == 0, json.loads(report))

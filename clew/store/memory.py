@@ -64,15 +64,17 @@ from clew.protocol.step import (
 )
 from clew.store.base import NO_PORTS, Backlog, Collected, Table, Topology
 from clew.store.memory_collecting import Collection, referenced_files
+from clew.store.memory_leases import MemoryLeases
 from clew.store.memory_lineage import MemoryLineage
 from clew.store.memory_rows import UNRESOLVED, Entry, Rows, as_json, copied
 from clew.store.memory_tables import event_data, event_lineage, event_log, read_actions, states
 
 
-class MemoryStore(MemoryLineage):
+class MemoryStore(MemoryLineage, MemoryLeases):
     """The log in memory."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._lock = threading.RLock()
         self._run_id = uuid.uuid4().hex
         self._rows = Rows()

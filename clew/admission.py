@@ -1,0 +1,115 @@
+"""What stands before a run: whose log it is, whether it has finished, what was changed since, what is missing."""
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from clew.errors import NewerLog, RunFinished
+from clew.ids import Capture, Port
+from clew.lineage.retention import Keep, kept
+from clew.pipeline.graph import Graph, OperatorSpec
+from clew.place import Log, masked
+from clew.runtime.changes import Change, check_accepted, compare, is_as_it_was, plan, refuse
+from clew.runtime.pending import read_logged, used_events
+from clew.store.base import KeptStore, Store, Topology
+
+_LOG = logging.getLogger(__name__)
+
+
+def topology(graph: Graph) -> Topology:
+    """Return what a log must know of a graph."""
+    links = tuple((link.sender, link.receiver) for link in graph.links)
+    uncaptured = tuple(name for name, spec in graph.operators.items() if not _is_captured(graph, spec))
+    return Topology(graph.name, graph.fingerprint, tuple(graph.operators), links, graph.captures, uncaptured)
+
+
+def _is_captured(graph: Graph, spec: OperatorSpec) -> bool:
+    own = graph.captures.get(spec.name, Capture())
+    # What sends no events has no Output Sets that lineage would have to tell apart.
+    return not spec.outputs or (set(own.inputs).issuperset(spec.inputs) and set(own.outputs).issuperset(spec.outputs))
+
+
+def kept_events(graph: Graph, store: KeptStore) -> dict[Port, int]:
+    """Return the first events that the scopes of a pipeline keep; a scope that does not say keeps everything."""
+    keeps = [Keep(scope.start, scope.target, scope.keep, scope.keep_bytes) for scope in graph.scopes]
+    return kept(store, keeps, time.time())
+
+
+def is_finished(graph: Graph, store: Store) -> bool:
+    """Say whether every operator has ended, every write action is done, and every source has released what it read."""
+    if not all(row.status == "finished" for row in store.operators() if row.operator in graph.operators):
+        return False
+    ports = [Port(spec.name, name) for spec in graph.operators.values() for name in spec.sinks]
+    if any(store.undone_writes(port, 1) for port in ports):
+        return False
+    return not any(_holds_effect(name, store) for name, spec in graph.operators.items() if spec.is_source)
+
+
+def _holds_effect(source: str, store: Store) -> bool:
+    """Say whether a source's stored effect is still there: then Algorithm 1, Step 2.d is still to come."""
+    action = store.last_read_action(source)
+    event = store.read_event(source, action.connection, action.action) if action else None
+    return event is not None and event.effect is not None
+
+
+def refuse_foreign(graph: Graph, store: Store) -> None:
+    """Refuse a log of another pipeline, or one that does not say whose it is; a new one becomes this pipeline's."""
+    if store.owner() != graph.name:
+        store.declare(topology(graph))
+
+
+def accepted_change(graph: Graph, store: Store, accept: Sequence[str]) -> Change:
+    """Return what going on with the pipeline as it is now does; refused where nobody has accepted what that costs."""
+    check_accepted(graph, [row.operator for row in store.operators()], accept)
+    change = change_of(graph, store)
+    refuse(graph.name, change.findings, accept)
+    return change
+
+
+def change_of(graph: Graph, store: Store) -> Change:
+    links = {receiver: sender for sender, receiver in store.links()}
+    if is_as_it_was(graph, links, store.versions(), store.schema):
+        return Change((), (), {})
+    logged = read_logged(store)
+    return plan(graph, logged, compare(graph, logged, lambda operator: used_events(store, operator), store.schema))
+
+
+def declare_as_it_is(change: Change, graph: Graph, store: KeptStore) -> None:
+    declared = topology(graph)
+    if change.writes or set(declared.links) != set(store.links()):
+        store.change(declared, change.writes)
+    elif declared.captures != store.captures():
+        store.declare(declared)
+    for finding in change.findings:
+        _LOG.warning("pipeline changed", extra={"operator": finding.operator, "what": finding.told})
+
+
+def refuse_finished(graph: Graph, store: Store, url: str) -> None:
+    """Raise RunFinished when the run that the log is of has finished, whatever the pipeline is now."""
+    versions = store.versions()
+    rows = [row for row in store.operators() if row.operator in versions or not versions]
+    if rows and all(row.status == "finished" for row in rows) and is_finished(graph, store):
+        raise RunFinished(graph.name, masked(url))
+
+
+def validate(graph: Graph) -> None:
+    """Let sources and sinks say what is missing, before a session is started."""
+    for spec in graph.operators.values():
+        if spec.source is not None:
+            spec.source.validate()
+        for sink in spec.sinks.values():
+            sink.validate_target()
+
+
+def clear(graph: Graph, place: Log) -> None:
+    """Remove the log for a fresh start, unless it is something else than a log of this pipeline: that is not ours."""
+    if place.exists(graph.name):
+        # What a newer Clew wrote cannot be read, but it is a log.
+        with suppress(NewerLog):
+            store = place.open(graph.name)
+            try:
+                store.declare(topology(graph))
+            finally:
+                store.close()
+    place.remove(graph.name)

@@ -1,0 +1,291 @@
+"""Wires groups as processes: one group of a pipeline in this process, and all of them, each in one of its own."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from clew.admission import (
+    accepted_change,
+    clear,
+    declare_as_it_is,
+    is_finished,
+    kept_events,
+    refuse_finished,
+    refuse_foreign,
+    validate,
+)
+from clew.errors import AlreadyRunning, ClewError, SetupFailed
+from clew.pipeline.graph import Graph
+from clew.place import Log
+from clew.runtime.changes import Change
+from clew.runtime.channels import Channels
+from clew.runtime.collect import collect
+from clew.runtime.engine import Engine
+from clew.runtime.lookups import keep_lookups
+from clew.runtime.progress import OperatorProgress, Progress
+from clew.runtime.quarantine import quarantined
+from clew.runtime.runner import Surroundings
+from clew.store.base import Holder, KeptStore, ProcessRow
+from clew.supervisor.processes import Commands, ProcessSupervisor, lives
+from clew.supervisor.tenure import LEASE, SUPERVISOR, Tenure, group_role, this_process
+from clew.supervisor.threads import Policy, Supervisor
+
+_LOG = logging.getLogger(__name__)
+#: The role of declaring the pipeline to its log, which is had for a moment only.
+_SETUP = "setup"
+#: Seconds between two looks at a run that another process supervises.
+_LOOK = 0.5
+
+
+def shared_log(place: Log, pipeline: str) -> KeptStore:
+    """Open a log that several processes can work on; refuses those that are for one process."""
+    if not place.url.startswith(("postgresql:", "postgres:", "embedded-postgres:")):
+        raise SetupFailed(
+            f"groups as processes need a log that they can share, and {place.url} is for one process",
+            "use --log postgresql://USER@HOST/DATABASE, or --log embedded-postgres:DIR, which needs no server",
+        )
+    return place.open(pipeline)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a process that runs one group is told."""
+
+    graph: Graph
+    group: str
+    place: Log
+    policy: Policy
+    #: Operators that may go on though they were changed.
+    accept: Sequence[str] = ()
+    lease: float = LEASE
+
+
+def run_group(
+    told: Membership,
+    engine: Engine,
+    stop: threading.Event,
+    dead: str | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Progress:
+    """Run one group of a pipeline until it has finished, or until it is stopped; returns its figures.
+
+    Where another process has the group, this one stands by, and takes its place when it is silent for too long. `dead`
+    names a process that is known to have ended.
+    """
+    progress = Progress()
+    store = shared_log(told.place, told.graph.name)
+    try:
+        holder = this_process()
+        change = _admitted(told, store, holder, stop)
+        work = _Work(told, store, engine, progress, change, stop)
+        tenure = Tenure(store, group_role(told.group), holder, told.lease, work.report, work.asked, work.lost)
+        try:
+            if tenure.wait_for(stop, lambda row: tell(_stands_by(told.group, row)), dead):
+                work.run()
+        finally:
+            tenure.close()
+    finally:
+        store.close()
+    return progress
+
+
+def _stands_by(group: str, row: ProcessRow) -> str:
+    return f"group {group} is run by process {row.holder.pid} on {row.holder.host}; this one takes over when it is gone"
+
+
+def _admitted(told: Membership, store: KeptStore, holder: Holder, stop: threading.Event) -> Change:
+    """Declare the pipeline to its log, one process at a time: what one has changed the next finds as it is."""
+    while (other := store.take_lease(_SETUP, holder, told.lease)) is not None:
+        stop.wait(min(0.05, max(other.left, 0.01)))
+    try:
+        refuse_foreign(told.graph, store)
+        refuse_finished(told.graph, store, told.place.url)
+        change = accepted_change(told.graph, store, told.accept)
+        declare_as_it_is(change, told.graph, store)
+        keep_lookups(told.graph, store, told.place.bodies)
+        return change
+    finally:
+        store.release_lease(_SETUP, holder)
+
+
+class _Work:
+    """The work of one group in this process, and what is said of it."""
+
+    def __init__(
+        self,
+        told: Membership,
+        store: KeptStore,
+        engine: Engine,
+        progress: Progress,
+        change: Change,
+        stop: threading.Event,
+    ) -> None:
+        self._told, self._progress, self._stop = told, progress, stop
+        self._bell = told.place.bell(told.graph.name)
+        here = told.graph.groups[told.group]
+        channels = Channels(told.graph, store, here, self._bell.ring)
+        around = Surroundings(told.graph, store, engine, channels, progress, told.place.bodies, retaken=change.retaken)
+        self._channels = channels
+        self._supervisor = Supervisor(around, told.policy, (told.group,))
+        self._error: BaseException | None = None
+        self._taken = False
+
+    def run(self) -> None:
+        self._bell.listen(self._channels.news)
+        watch = threading.Thread(target=self._end_when_told, name="stop", daemon=True)
+        watch.start()
+        try:
+            self._supervisor.run()
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._stop.set()
+            self._bell.close()
+
+    def report(self) -> Mapping[str, Any]:
+        """Return what others may know of this process."""
+        rows = {name: asdict(row) for name, row in self._progress.rows().items()}
+        return {"operators": rows, "error": "" if self._error is None else str(self._error)}
+
+    def asked(self, what: str) -> None:
+        """Do as others ask."""
+        if what == "stop":
+            self._stop.set()
+
+    def lost(self) -> None:
+        """End, because another process has the group; what this one still does is refused by the log."""
+        _LOG.warning("another process has taken the group over", extra={"group": self._told.group})
+        self._stop.set()
+
+    def _end_when_told(self) -> None:
+        self._stop.wait()
+        self._supervisor.stop()
+
+
+def run_processes(
+    graph: Graph,
+    place: Log,
+    commands: Commands,
+    policy: Policy,
+    progress: Progress,
+    *,
+    fresh: bool = False,
+    accept: Sequence[str] = (),
+    lease: float = LEASE,
+    begins: Callable[[], None] = lambda: None,
+    stops: Callable[[Callable[[], None]], None] = lambda stop: None,
+) -> Progress:
+    """Run a pipeline with a process for each group; returns its figures. Raises AlreadyRunning where somebody does so.
+
+    `stops` is given what ends the run after the turns in flight.
+    """
+    if fresh:
+        _clear_unless_running(graph, place)
+    store = shared_log(place, graph.name)
+    try:
+        holder = this_process()
+        told = Membership(graph, "", place, policy, accept, lease)
+        supervisor = ProcessSupervisor(graph, store, commands, policy, progress)
+        over = threading.Event()
+        tenure = Tenure(store, SUPERVISOR, holder, lease, dict, lambda _: supervisor.stop(), supervisor.stop)
+        other = tenure.take()
+        if other is not None and not lives(other):
+            # Its time is not up, but it is known to be gone.
+            other = tenure.take(dead=other.holder.name)
+        if other is not None:
+            raise AlreadyRunning(graph.name, other.holder.host, other.holder.pid)
+        try:
+            _admitted(told, store, holder, over)
+            validate(graph)
+            begins()
+            stops(supervisor.stop)
+            collector = _collector(graph, store, place, policy, over)
+            try:
+                supervisor.run()
+            finally:
+                over.set()
+                if collector is not None:
+                    collector.join()
+        finally:
+            tenure.close()
+        progress.quarantined = sum(one.open for one in quarantined(graph, store))
+        return progress
+    finally:
+        store.close()
+
+
+def _clear_unless_running(graph: Graph, place: Log) -> None:
+    """Remove the log for a fresh start; refused while any process works on it."""
+    if place.exists(graph.name):
+        store = shared_log(place, graph.name)
+        try:
+            alive = next((row for row in store.processes() if row.left > 0), None)
+        finally:
+            store.close()
+        if alive is not None:
+            raise AlreadyRunning(graph.name, alive.holder.host, alive.holder.pid)
+    clear(graph, place)
+
+
+def _collector(
+    graph: Graph, store: KeptStore, place: Log, policy: Policy, over: threading.Event
+) -> threading.Thread | None:
+    every = policy.collect_every
+    if every is None:
+        return None
+
+    def work() -> None:
+        while not over.wait(every):
+            with suppress(ClewError):
+                collect(store, place.bodies, kept_events(graph, store))
+
+    thread = threading.Thread(target=work, name="collector")
+    thread.start()
+    return thread
+
+
+def attend(graph: Graph, place: Log, progress: Progress) -> Literal["finished", "stopped", "gone"]:
+    """Show the progress of a run that another process supervises, until that ends; returns what became of it.
+
+    "gone" is a supervisor that died: somebody should take its place.
+    """
+    store = shared_log(place, graph.name)
+    try:
+        while True:
+            rows = {row.role: row for row in store.processes()}
+            for group in graph.groups:
+                row = rows.get(group_role(group))
+                for figures in row.report.get("operators", {}).values() if row is not None else ():
+                    progress.put(OperatorProgress(**figures))
+            if not lives(rows[SUPERVISOR]):
+                break
+            time.sleep(_LOOK)
+        if is_finished(graph, store):
+            return "finished"
+        return "stopped" if rows[SUPERVISOR].given_up else "gone"
+    finally:
+        store.close()
+
+
+def stop_run(graph: Graph, place: Log, patience: float, tell: Callable[[str], None]) -> bool:
+    """Ask all processes of a run to end after their turns, and wait for them; says whether they have."""
+    store = shared_log(place, graph.name)
+    try:
+        asked = store.ask_processes("stop")
+        if not asked:
+            tell(f"nobody runs pipeline {graph.name}")
+            return True
+        tell(f"asked {asked} processes of pipeline {graph.name} to stop")
+        until = time.monotonic() + patience
+        while any(row.left > 0 for row in store.processes()):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.1)
+        return True
+    finally:
+        store.close()

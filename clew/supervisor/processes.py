@@ -1,0 +1,363 @@
+"""Groups as processes of one machine: each is started, watched and started again; the others do not notice.
+
+The supervisor holds nothing that a run needs. It can be killed at any time: groups go on without it, and the next one
+finds them by their leases. A spare process, which has imported and loaded everything, takes the place of one that dies.
+"""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from clew import trace
+from clew.errors import ClewError, EngineLost, GroupFailed, RunStopped, SetupFailed
+from clew.pipeline.graph import Graph
+from clew.runtime.progress import OperatorProgress, Progress
+from clew.store.base import KeptStore, ProcessRow
+from clew.supervisor.tenure import group_role
+from clew.supervisor.threads import Policy
+
+_LOG = logging.getLogger(__name__)
+#: Seconds between two looks at processes, and between two looks into the log.
+_LOOK = 0.05
+_READ = 0.5
+#: Seconds that processes may take to end when they are told to, before they are killed.
+_GRACE = 60.0
+#: How a group's process ends when starting it again would not help.
+FAILED_FOR_GOOD = 1
+
+
+@dataclass(frozen=True)
+class Commands:
+    """How processes of a run are started."""
+
+    #: A group by its name, and the one that is known to be dead; the name None is the spare, which is told by a line.
+    group: Callable[[str | None, str | None], Sequence[str]]
+    #: The engine service; None where groups compute by themselves.
+    engine: Sequence[str] | None
+    #: The directory of their output.
+    directory: Path
+
+
+@dataclass
+class _Group:
+    """A group, and the process that runs it, if it is known: a child of this one or one that was there before."""
+
+    name: str
+    child: "subprocess.Popen[bytes] | None" = None
+    row: ProcessRow | None = None
+    failures: int = 0
+    #: How many turns it had committed when it was started last.
+    turns: int = 0
+    #: When it may be started again, by the monotonic clock.
+    due: float = 0.0
+    ended: bool = False
+    #: Children that are frozen or lost their role: they end when they find out.
+    left: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
+
+    @property
+    def role(self) -> str:
+        return group_role(self.name)
+
+
+class ProcessSupervisor:
+    """Keeps the processes of all groups alive until they have finished, or until one must not be started again."""
+
+    def __init__(self, graph: Graph, store: KeptStore, commands: Commands, policy: Policy, progress: Progress) -> None:
+        self._graph, self._store, self._commands = graph, store, commands
+        self._policy, self._progress = policy, progress
+        self._groups = [_Group(name) for name in graph.groups]
+        self._engine = _Engine(commands, policy) if commands.engine is not None else None
+        self._spare: subprocess.Popen[bytes] | None = None
+        self._stop = threading.Event()
+        self._read_at = 0.0
+        self._held_before = False
+        for spec in graph.operators.values():
+            progress.add(spec.name, spec.group)
+
+    def run(self) -> None:
+        """Watch all groups until they have ended; raises what stopped the run, if anything did."""
+        self._commands.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            while not self._stop.is_set() and not all(group.ended for group in self._groups):
+                self._look()
+                self._stop.wait(_LOOK)
+        finally:
+            self._end()
+
+    def stop(self) -> None:
+        """Let every group end after its turn."""
+        self._stop.set()
+
+    def _look(self) -> None:
+        if self._engine is not None:
+            self._engine.look()
+        self._read()
+        for group in self._groups:
+            if not group.ended:
+                self._watch(group)
+        self._keep_spare()
+        self._stop_when_held()
+
+    def _read(self) -> None:
+        """Read who is there and what they say, not at every look."""
+        if time.monotonic() < self._read_at:
+            return
+        self._read_at = time.monotonic() + _READ
+        rows = {row.role: row for row in self._store.processes()}
+        for group in self._groups:
+            group.row = rows.get(group.role)
+            if group.row is not None:
+                self._show(group.row)
+
+    def _show(self, row: ProcessRow) -> None:
+        for name, figures in row.report.get("operators", {}).items():
+            if name in self._graph.operators:
+                own = OperatorProgress(**figures)
+                self._progress.put(replace(own, restarts=own.restarts + row.starts - 1))
+
+    def _watch(self, group: _Group) -> None:
+        group.left = [child for child in group.left if child.poll() is None]
+        if group.child is not None:
+            self._watch_child(group, group.child)
+        elif group.row is not None and lives(group.row):
+            return  # Somebody else has started it, and it works.
+        elif time.monotonic() >= group.due:
+            self._start(group)
+
+    def _watch_child(self, group: _Group, child: "subprocess.Popen[bytes]") -> None:
+        code = child.poll()
+        row = group.row if group.row is not None and group.row.holder.pid == child.pid else None
+        if code is None:
+            if row is not None and row.left < 0 and not row.given_up:
+                _LOG.warning("group is silent, and another process takes its place", extra={"group": group.name})
+                group.left.append(child)
+                group.child = None
+            return
+        group.child = None
+        if code == 0:
+            group.ended = True
+            return
+        self._read_at = 0.0
+        self._read()
+        said = group.row.report if group.row is not None and group.row.holder.pid == child.pid else {}
+        if code == FAILED_FOR_GOOD:
+            raise GroupFailed(group.name, said.get("error") or _last_line(self._output(group.name)))
+        self._died(group, code, said)
+
+    def _died(self, group: _Group, code: int, said: Mapping[str, Any]) -> None:
+        turns = sum(figures.get("turns", 0) for figures in said.get("operators", {}).values())
+        group.failures = 1 if turns > 0 else group.failures + 1
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        what = said.get("error") or f"its process ended by {how}; what it printed is in {self._output(group.name)}"
+        trace.record("failed", group.name, error=what, final=False)
+        _LOG.warning("group restarts", extra={"group": group.name, "error": what, "failures": group.failures})
+        if group.failures >= self._policy.give_up_after:
+            raise RunStopped(group.name, group.failures, what)
+        # The first time at once: what has just worked will very likely work again.
+        group.due = time.monotonic() + (self._policy.delay(group.failures - 1) if group.failures > 1 else 0.0)
+        for name in self._graph.groups[group.name]:
+            self._progress.set(name, phase="restarting", last_error=what)
+        if group.failures == 1:
+            self._start(group)
+
+    def _start(self, group: _Group) -> None:
+        """Start a process for the group: the spare, if it is ready."""
+        dead = group.row.holder.name if group.row is not None and not lives(group.row) else None
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.poll() is None and _assign(spare, group.name, dead):
+            group.child = spare
+        else:
+            group.child = _spawn(self._commands.group(group.name, dead), self._output(group.name))
+        group.row = None
+        trace.record("restarted", group.name)
+
+    def _keep_spare(self) -> None:
+        """Have a process ready, once all groups have one; it must not hold up those that work."""
+        if self._spare is not None and self._spare.poll() is None:
+            return
+        if all(group.ended or group.child is not None or group.row is not None for group in self._groups):
+            command = self._commands.group(None, None)
+            self._spare = _spawn(command, self._output("spare"), stdin=subprocess.PIPE)
+
+    def _output(self, name: str) -> Path:
+        return self._commands.directory / f"{name}.log"
+
+    def _stop_when_held(self) -> None:
+        """End the run when all that is left waits for somebody to decide on what was set aside."""
+        phases = {row.phase for row in self._progress.rows().values()}
+        held = "held" in phases and phases <= {"held", "finished", "waiting"}
+        held = held and not any(self._store.backlog(link.receiver).events for link in self._graph.links)
+        if held and self._held_before:
+            self.stop()
+        self._held_before = held
+
+    def _end(self) -> None:
+        """Let all processes that this machine has of the run end, and those elsewhere."""
+        with suppress(ClewError):
+            if not all(group.ended for group in self._groups):
+                self._store.ask_processes("stop")
+        if self._spare is not None and self._spare.stdin is not None:
+            with suppress(OSError):
+                self._spare.stdin.close()
+        children = [child for group in self._groups for child in (group.child, *group.left) if child is not None]
+        for child in children:
+            _signal(child.pid, signal.SIGTERM)
+        for group in self._groups:
+            if group.child is None and group.row is not None and _is_here(group.row):
+                _signal(group.row.holder.pid, signal.SIGTERM)
+        _wait([*children, *([self._spare] if self._spare is not None else [])])
+        self._await_others()
+        with suppress(ClewError):
+            self._read_at = 0.0
+            self._read()
+        if self._engine is not None:
+            self._engine.end()
+
+    def _await_others(self) -> None:
+        """Wait for groups that are no children of this process."""
+        until = time.monotonic() + _GRACE
+        with suppress(ClewError):
+            roles = {group.role for group in self._groups}
+            while time.monotonic() < until and any(row.role in roles and lives(row) for row in self._store.processes()):
+                time.sleep(_LOOK)
+
+
+class _Engine:
+    """The process of the engine service: started when it is not there, and again when it dies."""
+
+    def __init__(self, commands: Commands, policy: Policy) -> None:
+        assert commands.engine is not None
+        self._command = commands.engine
+        self._output = commands.directory / "engine.log"
+        self._address = commands.directory / "engine.address"
+        self._policy = policy
+        self._child: subprocess.Popen[bytes] | None = None
+        self._failures = 0
+        self._due = 0.0
+
+    def look(self) -> None:
+        if self._child is None:
+            if self._adopted() or time.monotonic() < self._due:
+                return
+            self._address.unlink(missing_ok=True)
+            self._child = _spawn(self._command, self._output)
+            return
+        code = self._child.poll()
+        if code is None:
+            if self._address.exists():
+                self._failures = 0
+            return
+        served = self._address.exists()
+        self._child = None
+        self._failures += 1
+        what = f"the engine service ended by {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+        _LOG.warning("engine restarts", extra={"error": what, "failures": self._failures})
+        if code > 0 and not served:
+            raise SetupFailed(_last_line(self._output), f"all that the engine service printed is in {self._output}")
+        if self._failures >= self._policy.give_up_after:
+            raise EngineLost(f"{what}, {self._failures} times in a row; what it printed is in {self._output}")
+        self._due = time.monotonic() + (self._policy.delay(self._failures - 1) if self._failures > 1 else 0.0)
+
+    def _adopted(self) -> bool:
+        """Say whether one is there that an earlier supervisor has started."""
+        try:
+            pid = int(json.loads(self._address.read_text())["pid"])
+        except (OSError, ValueError, LookupError):
+            return False
+        return is_running(pid)
+
+    def end(self) -> None:
+        child = self._child
+        if child is not None:
+            _signal(child.pid, signal.SIGTERM)
+            _wait([child])
+            return
+        with suppress(OSError, ValueError, LookupError):
+            _signal(int(json.loads(self._address.read_text())["pid"]), signal.SIGTERM)
+
+
+def _spawn(command: Sequence[str], output: Path, stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
+    # In a session of its own: what a terminal sends to this process is not for it, nor does it end with this one.
+    with open(output, "ab") as file:
+        return subprocess.Popen(command, stdin=stdin, stdout=file, stderr=file, start_new_session=True)
+
+
+def _assign(spare: "subprocess.Popen[bytes]", group: str, dead: str | None) -> bool:
+    """Tell the spare which group it is; False where it cannot be told any more."""
+    assert spare.stdin is not None
+    try:
+        spare.stdin.write(json.dumps({"group": group, "dead": dead}).encode() + b"\n")
+        spare.stdin.close()
+    except OSError:
+        return False
+    return True
+
+
+def lives(row: ProcessRow) -> bool:
+    """Say whether who has a role is there, as far as can be told from here."""
+    return row.left > 0 and (not _is_here(row) or is_running(row.holder.pid))
+
+
+def _is_here(row: ProcessRow) -> bool:
+    return row.left > 0 and row.holder.host == socket.gethostname()
+
+
+def is_running(pid: int) -> bool:
+    """Say whether there is such a process, and it is more than what is left of one until its parent looks."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _wait(children: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Wait until they have ended; those that do not are killed."""
+    until = time.monotonic() + _GRACE
+    for child in children:
+        try:
+            child.wait(max(until - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _last_line(file: Path) -> str:
+    """Return the last line that a process printed, which is what it says of its end."""
+    with suppress(OSError):
+        lines = [line.strip() for line in file.read_text(errors="replace").splitlines() if line.strip()]
+        if lines:
+            return lines[-1].removeprefix("error: ")
+    return f"it printed nothing to {file}"
+
+
+@contextmanager
+def stopped_by(numbers: Sequence[int], stop: Callable[[], None]) -> Iterator[None]:
+    """Let signals stop something, for as long as the block lasts; only in a main thread, which alone hears them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: stop()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+__all__ = ["FAILED_FOR_GOOD", "Commands", "ProcessSupervisor", "is_running", "lives", "stopped_by"]

@@ -1,0 +1,99 @@
+"""A role in a run that this process has, kept by a thread of its own for as long as it works."""
+
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from clew.errors import ClewError
+from clew.store.base import Holder, Leases, ProcessRow
+
+_LOG = logging.getLogger(__name__)
+#: How often a role is renewed while its time lasts.
+_RENEWALS = 4
+#: Seconds between two looks at a role that another process has.
+_LOOK = 0.2
+
+SUPERVISOR = "supervisor"
+#: Seconds for which a process keeps its role without a sign of life.
+LEASE = 5.0
+
+
+def group_role(group: str) -> str:
+    """Return the role of running a group."""
+    return f"group {group}"
+
+
+def this_process() -> Holder:
+    """Return what this process is known by; another word every time."""
+    return Holder(uuid.uuid4().hex, socket.gethostname(), os.getpid())
+
+
+class Tenure:
+    """Has a role, and keeps it: renews its lease, passes on what it is asked, and tells when another one has it."""
+
+    def __init__(
+        self,
+        store: Leases,
+        role: str,
+        holder: Holder,
+        seconds: float,
+        report: Callable[[], Mapping[str, Any]],
+        asked: Callable[[str], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self._store, self._role, self._holder, self._seconds = store, role, holder, seconds
+        self._report, self._asked, self._lost = report, asked, lost
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def take(self, dead: str | None = None) -> ProcessRow | None:
+        """Take the role, once it is to be had; returns who has it."""
+        other = self._store.take_lease(self._role, self._holder, self._seconds, dead)
+        if other is None:
+            self._thread = threading.Thread(target=self._keep, name=f"lease-{self._role}", daemon=True)
+            self._thread.start()
+        return other
+
+    def wait_for(self, stop: threading.Event, tell: Callable[[ProcessRow], None], dead: str | None = None) -> bool:
+        """Take the role as soon as it is to be had; `tell` hears who has it until then. False when told to stop."""
+        told: str | None = None
+        while not stop.is_set():
+            other = self.take(dead)
+            if other is None:
+                return True
+            if other.holder.name != told:
+                told = other.holder.name
+                tell(other)
+            stop.wait(min(_LOOK, max(other.left, 0.01)))
+        return False
+
+    def close(self) -> None:
+        """Give the role up, with a last word."""
+        self._over.set()
+        if self._thread is None:
+            return
+        self._thread.join()
+        try:
+            if self._store.renew_lease(self._role, self._holder, self._seconds, self._report()) is not None:
+                self._store.release_lease(self._role, self._holder)
+        except ClewError as error:
+            # It is to be had when its time is up.
+            _LOG.debug("role not given up", extra={"role": self._role, "error": str(error)})
+
+    def _keep(self) -> None:
+        while not self._over.wait(self._seconds / _RENEWALS):
+            try:
+                asked = self._store.renew_lease(self._role, self._holder, self._seconds, self._report())
+            except ClewError as error:
+                # Who works with the log finds out by itself.
+                _LOG.debug("role not renewed", extra={"role": self._role, "error": str(error)})
+                continue
+            if asked is None:
+                self._lost()
+                return
+            if asked:
+                self._asked(asked)
