@@ -304,7 +304,7 @@ class _Server:
         self._remove_socket()
         inside = self.place / "s"
         if len(os.fsencode(inside)) > _LONGEST:
-            inside = Path(tempfile.mkdtemp(prefix="clew-pg-"))
+            inside = Path(tempfile.mkdtemp(prefix="clew-socket-"))
             (self.place / "socket").write_text(str(inside))
         inside.mkdir(mode=0o700, exist_ok=True)
         runs.give(inside)
