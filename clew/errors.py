@@ -113,6 +113,11 @@ class StoreFailed(ClewError):
 
 
 @dataclass(eq=False)
+class StoreUnreachable(StoreFailed):
+    """The server of the log does not answer, or has gone in the middle: it may be there again when it is opened."""
+
+
+@dataclass(eq=False)
 class NewerLog(ClewError):
     """The log was made by a newer Clew."""
 

@@ -1,8 +1,9 @@
 """Where the log of a pipeline is kept: the only module that names concrete stores that outlive a run."""
 
+import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from clew.store.memory import MemoryStore
 if TYPE_CHECKING:
     from clew.store.postgres_bell import PostgresBell
 
+_EMBEDDED = "embedded-postgres"
 #: The name of a log that has a directory of its own.
 _LOG_FILE = "log.db"
 
@@ -22,6 +24,7 @@ _LOG_FILE = "log.db"
 class Log:
     """Where a run's log is: a URL, and the directory of its event bodies."""
 
+    #: As people name it; what a database is reached by is its `address`.
     url: str
     bodies: str | None
     #: The directory of the pipeline here, for what is not kept beside the log.
@@ -29,7 +32,7 @@ class Log:
 
     @classmethod
     def at(cls, url: str | None, pipeline: str, bodies: str | None = None) -> "Log":
-        """Read `sqlite:///PATH`, `postgresql://...` or `memory:`; None is a file under .clew/ here."""
+        """Read `sqlite:///PATH`, `postgresql://...`, `embedded-postgres:DIR` or `memory:`; None is a file in .clew/."""
         home = Path(".clew") / pipeline
         url = url or f"sqlite:///{home / _LOG_FILE}"
         scheme = urlsplit(url).scheme
@@ -39,12 +42,46 @@ class Log:
             return cls(url, str(Path(bodies or f"{_sqlite_path(url)}.bodies").resolve()), str(home))
         if scheme in ("postgresql", "postgres"):
             return cls(url, str(Path(bodies or home / "bodies").resolve()), str(home))
-        raise SetupFailed(f"{url!r} is no log that Clew knows", "use sqlite:///PATH or postgresql://USER@HOST/DATABASE")
+        if scheme == _EMBEDDED and (directory := _embedded_directory(url)) is not None:
+            home = directory / pipeline
+            return cls(url, str(Path(bodies or home / "bodies").resolve()), str(home))
+        cure = "use sqlite:///PATH, postgresql://USER@HOST/DATABASE or embedded-postgres:DIR"
+        raise SetupFailed(f"{url!r} is no log that Clew knows", cure)
 
     @property
     def is_kept(self) -> bool:
         """Whether it is anywhere but in the memory of this process."""
         return not self.url.startswith("memory")
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory of an embedded server; None for every other log."""
+        return _embedded_directory(self.url)
+
+    def address(self) -> str:
+        """Return the URL by which the log is reached; starts an embedded server, which this process then uses."""
+        if self.directory is None:
+            return self.url
+        from clew.store.embedded_postgres import ensure
+
+        return ensure(self.directory)
+
+    def anywhere(self) -> "Log":
+        """Return the same log as processes in other directories reach it, while this one goes on."""
+        if self.url.startswith("sqlite"):
+            return replace(self, url=f"sqlite:///{os.path.abspath(_sqlite_path(self.url))}")
+        if self.directory is None or not self._is_made:
+            return self
+        return replace(self, url=self.address())
+
+    @property
+    def _is_made(self) -> bool:
+        """Whether there is a server that could be asked; True where that is not Clew's to know."""
+        if self.directory is None:
+            return True
+        from clew.store.embedded_postgres import is_made
+
+        return is_made(self.directory)
 
     def beside(self, name: str) -> Path | None:
         """Return where a file of the run is kept, as `run.log`; None where the log itself is in no file."""
@@ -64,7 +101,7 @@ class Log:
             return False
         from clew.store.postgres_exists import log_exists
 
-        return log_exists(self.url, schema=f"clew_{pipeline}")
+        return self._is_made and log_exists(self.address(), schema=f"clew_{pipeline}")
 
     def open(self, pipeline: str) -> KeptStore:
         """Open the log, making it if there is none."""
@@ -78,7 +115,7 @@ class Log:
             return SqliteStore(path)
         from clew.store.postgres import PostgresStore
 
-        return PostgresStore(self.url, schema=f"clew_{pipeline}")
+        return PostgresStore(self.address(), schema=f"clew_{pipeline}")
 
     def reader(self, pipeline: str) -> LogReader:
         """Open the log of a pipeline for reading alone, as any process may at any time; makes none."""
@@ -101,29 +138,35 @@ class Log:
             return SqliteReader(_sqlite_path(self.url))
         from clew.store.postgres_reader import PostgresReader
 
-        return PostgresReader(self.url, schema=f"clew_{pipeline}")
+        return PostgresReader(self.address(), schema=f"clew_{pipeline}")
 
     def bell(self, pipeline: str) -> "PostgresBell":
         """Return what processes on this log wake each other with."""
         from clew.store.postgres_bell import PostgresBell
 
-        return PostgresBell(self.url, schema=f"clew_{pipeline}")
+        return PostgresBell(self.address(), schema=f"clew_{pipeline}")
 
     def remove(self, pipeline: str) -> None:
         """Remove the log and its bodies, for a fresh start."""
         if self.url.startswith("sqlite"):
             for suffix in ("", "-wal", "-shm", "-journal"):
                 Path(f"{_sqlite_path(self.url)}{suffix}").unlink(missing_ok=True)
-        elif self.url.startswith("postgres"):
+        elif self.is_kept and self._is_made:
             from clew.store.postgres import drop_log
 
-            drop_log(self.url, schema=f"clew_{pipeline}")
+            drop_log(self.address(), schema=f"clew_{pipeline}")
         if self.bodies is not None:
             shutil.rmtree(self.bodies, ignore_errors=True)
 
 
 def _sqlite_path(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///"))
+
+
+def _embedded_directory(url: str) -> Path | None:
+    scheme, _, directory = url.partition(":")
+    # With two slashes, as other URLs have them, too.
+    return Path(directory.removeprefix("//")) if scheme == _EMBEDDED and directory.strip("/") else None
 
 
 def make_directory(path: Path) -> None:
@@ -137,7 +180,11 @@ def make_directory(path: Path) -> None:
 
 
 def masked(url: str) -> str:
-    """Return a URL without its passwords, wherever they stand in it."""
+    """Return a URL without its passwords, wherever they stand in it; that of an embedded server as people name it."""
+    if f"{_EMBEDDED}%3A" in url:
+        from clew.store.embedded_postgres import shown
+
+        return shown(url) or url
     parts = urlsplit(url)
     if parts.password is not None:
         url = parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl()

@@ -46,6 +46,7 @@ from clew.store.base import Collected, Store
 from clew.store.disk import Disk
 from clew.store.disk import examine as examine_disk
 from clew.store.ephemeral import EphemeralStore
+from clew.store.postgres_binaries import Installation
 from clew.supervisor.chaos import Chaos, ChaosOutcome, ChaosPlace
 from clew.supervisor.schedule import KINDS, ChaosFault, Kind, draw, kinds_for
 from clew.supervisor.tenure import LEASE
@@ -209,7 +210,7 @@ def chaos(
     """
     from clew.store.outage import outage_of
 
-    url, outage = outage_of(place.url)
+    url, outage = outage_of(place.address())
     return Chaos(command(url), ChaosPlace(directory), faults, outage, tell).run()
 
 
@@ -257,7 +258,7 @@ def verify(
     steps = _steps(trace) if trace else None
     options = _options(engine, spark, master, options)
     with _verifier(graph, place, engine, spark, options, program, progress) as compute:
-        return judge(graph, place.url, place.bodies, compute=compute, trace=steps, progress=progress)
+        return judge(graph, place.address(), place.bodies, compute=compute, trace=steps, progress=progress)
 
 
 @contextmanager
@@ -292,7 +293,7 @@ def _needs_spark(graph: Graph, place: Log) -> bool:
     deterministic = [spec for spec in graph.operators.values() if spec.settings.deterministic]
     if any(function.style == "dataframe" for spec in deterministic for function in spec.functions):
         return True
-    return size(graph, place.url) > _LARGE
+    return size(graph, place.address()) > _LARGE
 
 
 def _steps(paths: Sequence[str]) -> Iterator[tracing.TraceStep]:
@@ -319,7 +320,8 @@ class Health:
 
     java: Java
     disk: Disk
-    postgres: "PostgresHealth | ClewError | None"
+    #: Of an embedded server that is not made yet, what it would be made with.
+    postgres: "PostgresHealth | Installation | ClewError | None"
     spark: "SparkHealth | ClewError | None"
 
 
@@ -330,15 +332,18 @@ def examine(log: str | None, bodies: str | None, options: SparkOptions | None) -
     # A log in PostgreSQL has its bodies on a disk all the same.
     directory = Path(place.bodies) if place.bodies and not place.url.startswith("sqlite") else beside and beside.parent
     disk = examine_disk(directory or Path())
-    postgres = _asked(lambda: _ask_postgres(place.url)) if place.url.startswith("postgres") else None
+    postgres = None if place.url.startswith(("sqlite", "memory")) else _asked(lambda: _ask_postgres(place))
     spark = _asked(lambda: _ask_spark(options)) if options is not None else None
     return Health(find_java(), disk, postgres, spark)
 
 
-def _ask_postgres(url: str) -> "PostgresHealth":
+def _ask_postgres(place: Log) -> "PostgresHealth | Installation":
+    from clew.store.embedded_postgres import installation_for, is_made
     from clew.store.postgres_health import ask
 
-    return ask(url)
+    if place.directory is not None and not is_made(place.directory):
+        return installation_for(place.directory)
+    return ask(place.address())
 
 
 def _ask_spark(options: SparkOptions) -> "SparkHealth":
@@ -449,9 +454,9 @@ def _supervise(
 
 
 __all__ = [
-    "COMMIT_BOUNDS", "LEASE", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Finding", "Health", "KINDS",
-    "Kind", "Log", "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Quarantined", "Recovery", "RunStatus",
-    "SparkOptions", "Verdict", "Verifier", "changes", "chaos", "decide_quarantined", "draw", "engine_for", "examine",
-    "gc", "is_finished", "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run", "status",
-    "topology", "verify",
+    "COMMIT_BOUNDS", "LEASE", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Finding", "Health",
+    "Installation", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Quarantined", "Recovery",
+    "RunStatus", "SparkOptions", "Verdict", "Verifier", "changes", "chaos", "decide_quarantined", "draw", "engine_for",
+    "examine", "gc", "is_finished", "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run",
+    "status", "topology", "verify",
 ]  # fmt: skip

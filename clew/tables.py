@@ -1,7 +1,5 @@
 """Wires the log as tables of Spark: `spark.read.format("clew")`."""
 
-import os
-from dataclasses import replace
 from functools import partial
 
 from clew.spark.tables import LogTables, Opens
@@ -18,9 +16,8 @@ class DefaultSource(LogTables):
         from clew.place import Log
 
         place = Log.at(log, pipeline, bodies)
-        if place.url.startswith("sqlite:///"):
-            # Executors may run in another directory.
-            place = replace(place, url=f"sqlite:///{os.path.abspath(place.url.removeprefix('sqlite:///'))}")
+        # Executors may run in another directory, and are not to keep a server that their driver uses.
+        place = place.anywhere()
         return partial(place.reader, pipeline), place.bodies
 
 

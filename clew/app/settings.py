@@ -62,7 +62,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True)
 
-    log: str | None = Field(None, description="the log: sqlite:///PATH or postgresql://USER@HOST/DATABASE")
+    log: str | None = Field(
+        None, description="the log: sqlite:///PATH, postgresql://USER@HOST/DATABASE or embedded-postgres:DIR"
+    )
     bodies: str | None = Field(None, description="the directory of large event bodies, which all executors must see")
     engine: EngineName = Field("spark", description="spark, or inline: in one process, without Spark, for tests")
     master: str | None = Field(None, description="Spark's master, as in local[4]; by default all cores of this machine")

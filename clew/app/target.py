@@ -28,7 +28,10 @@ LogUrl = Annotated[
     typer.Option(
         "--log",
         metavar="URL",
-        help="The log: sqlite:///PATH or postgresql://USER@HOST/DATABASE. [default: .clew/PIPELINE/log.db here]",
+        help=(
+            "The log: sqlite:///PATH, postgresql://USER@HOST/DATABASE or embedded-postgres:DIR. "
+            "[default: .clew/PIPELINE/log.db here]"
+        ),
         show_default=False,
     ),
 ]

@@ -461,7 +461,7 @@ def records(body: Body, root: str | None, schema: pa.Schema | None, event: str =
 @contextmanager
 def opened_log(url: str, pipeline: str, root: str | None) -> Iterator[Log]:
     """Open the log of a pipeline's run."""
-    cure = "name the log of a run with --log sqlite:///PATH or --log postgresql://USER@HOST/DATABASE"
+    cure = "name the log of a run with --log, as `clew run` does"
     if not url.startswith(("sqlite:///", "postgresql:", "postgres:")):
         raise SetupFailed(f"{url!r} is no log that can be read", cure)
     try:

@@ -8,7 +8,7 @@ operator's ledger; the fence makes sure that the ledger is the log's.
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import psycopg
@@ -299,7 +299,7 @@ class PostgresStore(SqlReads):
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise StoreFailed(self._failure.what, self._failure.cure)
+            raise replace(self._failure)
         if self._closed:
             raise StoreFailed(f"the log {masked(self._url)} is closed", "open it again")
 

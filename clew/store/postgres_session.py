@@ -10,11 +10,19 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 from psycopg_pool import PoolTimeout
 
-from clew.errors import StoreFailed
+from clew.errors import StoreFailed, StoreUnreachable
+from clew.store.embedded_postgres import shown
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _SECRETS = ("password", "sslpassword")
+#: What a server says of itself when it is not there for anybody: it ends, starts, recovers, or is full.
+_AWAY = re.compile("08...|57P0[123]|53300")
+#: What a server says, in English at least, when it answers and does not let us in.
+_REFUSED = re.compile(
+    r'(?:role|database) "[^"]*" does not exist|authentication failed|no pg_hba\.conf entry|permission denied|'
+    "not permitted to log in|not currently accepting connections|no password supplied"
+)
 
 
 class PostgresLog:
@@ -50,16 +58,18 @@ def set_up(connection: Connection, schema: str) -> None:
 
 
 def masked(url: str) -> str:
-    """Return the URL as it may be shown: without its secrets."""
+    """Return the URL as it may be shown: without its secrets, and that of an embedded server as people name it."""
+    if embedded := shown(url):
+        return embedded
     try:
         parts = conninfo_to_dict(url)
     except psycopg.Error:
         return re.sub(r"//[^/@]*@", "//***@", re.sub(r"(password=)[^&\s]*", r"\1***", url))
-    shown = {name: "***" if name in _SECRETS else value for name, value in parts.items()}
-    user = f"{shown.pop('user')}@" if "user" in shown else ""
-    shown.pop("password", None)
-    place = f"{shown.pop('host', '')}:{shown.pop('port', '5432')}/{shown.pop('dbname', '')}"
-    rest = "&".join(f"{name}={value}" for name, value in shown.items())
+    told = {name: "***" if name in _SECRETS else value for name, value in parts.items()}
+    user = f"{told.pop('user')}@" if "user" in told else ""
+    told.pop("password", None)
+    place = f"{told.pop('host', '')}:{told.pop('port', '5432')}/{told.pop('dbname', '')}"
+    rest = "&".join(f"{name}={value}" for name, value in told.items())
     return f"postgresql://{user}{place}{'?' + rest if rest else ''}"
 
 
@@ -76,12 +86,25 @@ def explain(url: str, error: Exception) -> StoreFailed:
             f"the log {log} is refused: {text}",
             "grant this user CREATE on the database, and all on a log that another user made",
         )
-    if isinstance(error, psycopg.OperationalError | PoolTimeout):
+    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None and _REFUSED.search(str(error)):
         return StoreFailed(
-            f"the log {log} cannot be reached: {text}",
-            "start PostgreSQL or mend the URL, then run again: what was acknowledged is safe",
+            f"the log {log} is refused: {text}",
+            "create the database and the role there, let the role in, or mend the URL",
         )
+    if is_unreachable(error):
+        start = (
+            "run again, which starts its server" if shown(url) else "start PostgreSQL or mend the URL, then run again"
+        )
+        return StoreUnreachable(f"the log {log} cannot be reached: {text}", f"{start}: what was acknowledged is safe")
     return StoreFailed(f"the log {log} failed: {text}")
+
+
+def is_unreachable(error: Exception) -> bool:
+    """Say whether an error is of the connection, which another one may not meet."""
+    if isinstance(error, PoolTimeout):
+        return True
+    state = getattr(error, "sqlstate", None)
+    return isinstance(error, psycopg.OperationalError) and (state is None or _AWAY.fullmatch(state) is not None)
 
 
 def _without_secrets(url: str, text: str) -> str:

@@ -17,7 +17,7 @@ def run_on(tmp_path: Path, url: str, *words: str):
 def test_a_wrong_url_is_refused(tmp_path: Path, command: str, url: str) -> None:
     result = call(command, write_numbers(tmp_path), "--log", url)
     assert result.exit_code == 1
-    assert f"error: {url!r} is no log that Clew knows; use sqlite:///PATH or postgresql://" in result.stderr
+    assert f"error: {url!r} is no log that Clew knows; use sqlite:///PATH, postgresql://" in result.stderr
 
 
 def test_a_log_of_a_newer_clew_is_refused(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_a_log_whose_events_are_all_collected_has_no_rows(known: SparkSession, t
     ("options", "sentence"),
     [
         ({"table": "events", "log": "sqlite:///nowhere/log.db"}, "diamond has no log at sqlite:////.*; run it there"),
-        ({"table": "events", "log": "paper:"}, "'paper:' is no log that Clew knows; use sqlite:///PATH or postgresql"),
+        ({"table": "events", "log": "paper:"}, "'paper:' is no log that Clew knows; use sqlite:///PATH, postgresql"),
         ({"table": "events", "pipeline": "sales"}, "is of pipeline diamond, not sales; name another one"),
         ({"table": "events", "pipeline": ""}, "not said of which pipeline the log is; set option pipeline"),
         ({"table": "event"}, "a log has no table 'event'; set option table to one of lineage, events, records"),

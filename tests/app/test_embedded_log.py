@@ -1,0 +1,126 @@
+"""Commands on a log in a server of Clew's own."""
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clew.place import Log, masked
+from clew.store.embedded_postgres import stop
+from tests.app.pipelines import call, finish, kept, start, write, write_numbers
+
+OTHER = """
+import pyarrow as pa
+from clew import Pipeline, generator
+
+pipeline = Pipeline("other")
+pipeline.source("few", generator(lambda index: pa.table({"n": [index]}), 2))
+"""
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[Path]:
+    """A directory that another user may pass through, as the server does where the tests run as root."""
+    path = Path(tempfile.mkdtemp(prefix="clew-test-"))
+    path.chmod(0o755)
+    yield path
+    assert stop(path / "pg")
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def url(base: Path) -> str:
+    return f"embedded-postgres:{base / 'pg'}"
+
+
+def postmaster(base: Path) -> Path:
+    return base / "pg" / "postgres.d" / "data" / "postmaster.pid"
+
+
+def test_doctor_knows_what_the_first_run_would_start(base: Path, url: str) -> None:
+    # The first test of the module: later there is a server to ask.
+    told = json.loads(call("doctor", "--log", url, "--json").stdout)
+    found = {line["what"]: line["found"] for line in told["lines"]}
+    assert found["PostgreSQL"].endswith(f"for the first run to make {url} with")
+    assert call("status", write_numbers(base), "--log", url).exit_code == 1
+    assert not (base / "pg").exists()
+
+
+def test_a_run_resumes_though_it_was_killed_and_its_server_too(base: Path, url: str) -> None:
+    file = write_numbers(base)
+    words = ("run", file, "--log", url, "--engine", "inline")
+    assert finish(start(*words, CLEW_FAULTS="after-commit@doubled#2"))[0] == -signal.SIGKILL
+    # It has outlived the run. A machine that goes down takes it along.
+    os.kill(int(postmaster(base).read_text().split("\n")[0]), signal.SIGKILL)
+    code, _, said = finish(start(*words))
+    assert code == 0, said
+    assert "resuming run" in said
+    assert kept(base) == [2 * number for number in range(20)]
+    # The run was the last one to use it, and has ended well.
+    assert not postmaster(base).exists()
+    assert (base / "pg" / "numbers" / "run.log").exists()
+    assert not (base / ".clew").exists()
+
+
+def test_what_was_run_can_be_asked_for(base: Path, url: str) -> None:
+    file = write_numbers(base)
+    assert f"log {url}" in (told := call("status", file, "--log", url).stdout)
+    assert "finished" in told
+    assert "source.out#3" in call("trace", "back", file, "doubled#3", "--log", url).stdout
+    # Its sink is one of a test, which the judge cannot read; but the log is gone through.
+    assert "gone through: 63 events" in call("verify", file, "--log", url).stdout
+    assert f"from {url}" in call("gc", file, "--log", url).stdout
+    told = call("run", file, "--log", url, "--engine", "inline")
+    assert told.exit_code == 3
+    assert url in told.stderr
+    assert call("doctor", "--log", url).stdout.count("on") > 1
+
+
+def test_who_only_looks_leaves_no_server(base: Path, url: str) -> None:
+    stop(base / "pg")
+    code, told, _ = finish(start("status", write_numbers(base), "--log", url, "--json"))
+    assert code == 0
+    assert json.loads(told)["log"] == url
+    assert not postmaster(base).exists()
+
+
+def test_fresh_removes_what_is_of_the_pipeline_alone(base: Path, url: str) -> None:
+    numbers, other = write_numbers(base), write(base, "other.py", OTHER)
+    assert call("run", other, "--log", url, "--engine", "inline").exit_code == 0
+    bodies = base / "pg" / "other" / "bodies"
+    bodies.mkdir(exist_ok=True)
+    (bodies / "one").touch()
+    assert call("run", numbers, "--log", url, "--engine", "inline", "--fresh").exit_code == 0
+    assert call("run", other, "--log", url, "--engine", "inline").exit_code == 3
+    assert (bodies / "one").exists()
+    assert call("run", other, "--log", url, "--engine", "inline", "--fresh").exit_code == 0
+    assert not (bodies / "one").exists()
+
+
+def test_processes_elsewhere_reach_the_log_while_this_one_goes_on(base: Path, url: str) -> None:
+    place = pickle.loads(pickle.dumps(Log.at(url, "numbers").anywhere()))
+    assert masked(place.url) == url
+    reader = place.reader("numbers")
+    assert reader.owner() == "numbers"
+    reader.close()
+    none = Log.at(f"embedded-postgres:{base / 'none'}", "numbers")
+    assert none.anywhere() == none
+
+
+def test_two_slashes_are_those_of_a_url() -> None:
+    assert Log.at("embedded-postgres:///var/clew", "shop").home == "/var/clew/shop"
+    assert Log.at("embedded-postgres:var", "shop").home == "var/shop"
+
+
+def test_a_directory_of_something_else_is_refused_by_every_command(base: Path) -> None:
+    file = write_numbers(base)
+    for command in ("run", "status", "verify", "gc", "doctor"):
+        told = call(command, *([file] if command != "doctor" else []), "--log", f"embedded-postgres:{base}")
+        assert told.exit_code == 1
+        assert "and no log of Clew; name a directory that is empty" in told.output
