@@ -6,6 +6,7 @@ from clew.app.chaos import chaos
 from clew.app.check import check
 from clew.app.crash_points import crash_points
 from clew.app.doctor import doctor
+from clew.app.engine import engine
 from clew.app.gc import gc
 from clew.app.graph import graph
 from clew.app.init import init
@@ -27,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for command in (init, doctor, run, check, graph, status, verify, replay, diff, gc, chaos, settings, version):
+for command in (init, doctor, run, check, graph, status, verify, replay, diff, gc, chaos, engine, settings, version):
     app.command()(command)
 app.command("crash-points")(crash_points)
 app.add_typer(quarantine, name="quarantine")
