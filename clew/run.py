@@ -455,7 +455,8 @@ def _supervise(
 
 __all__ = [
     "COMMIT_BOUNDS", "LEASE", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Finding", "Health",
-    "Installation", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Quarantined", "Recovery",
+    "Installation", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Quarantined",
+    "Recovery",
     "RunStatus", "SparkOptions", "Verdict", "Verifier", "changes", "chaos", "decide_quarantined", "draw", "engine_for",
     "examine", "gc", "is_finished", "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run",
     "status", "topology", "verify",

@@ -6,6 +6,7 @@ from clew.app.chaos import chaos
 from clew.app.check import check
 from clew.app.crash_points import crash_points
 from clew.app.doctor import doctor
+from clew.app.engine import engine
 from clew.app.gc import gc
 from clew.app.graph import graph
 from clew.app.group import group
@@ -30,22 +31,8 @@ app = typer.Typer(
 )
 
 for command in (
-    init,
-    doctor,
-    run,
-    group,
-    stop,
-    check,
-    graph,
-    status,
-    verify,
-    replay,
-    diff,
-    gc,
-    chaos,
-    settings,
-    version,
-):
+    init, doctor, run, group, engine, stop, check, graph, status, verify, replay, diff, gc, chaos, settings, version,
+):  # fmt: skip
     app.command()(command)
 app.command("crash-points")(crash_points)
 app.add_typer(quarantine, name="quarantine")

@@ -24,6 +24,8 @@ from clew.runtime.codec import checksum
 INLINE_LIMIT = 4096
 #: What one task returns inline at most, all bodies together; results pass through the driver.
 INLINE_TOTAL = 8 << 20
+#: The largest body that travels with a task or with its result; larger ones never do where there is a directory.
+INLINE_BODY = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class BodyPlace:
         """Store some runs of bodies, all in one file or all inline; return them in the same order."""
         count = sum(len(run) for run in stretches)
         size = sum(len(body) for run in stretches for body in run)
-        if self.root is None or count == 0 or size < min(INLINE_LIMIT * count, INLINE_TOTAL):
+        small = size <= INLINE_BODY or not any(len(body) > INLINE_BODY for run in stretches for body in run)
+        if self.root is None or count == 0 or (small and size < min(INLINE_LIMIT * count, INLINE_TOTAL)):
             return [_inline(run) for run in stretches]
         return self._file(stretches)
 

@@ -24,6 +24,13 @@ class Job:
     about: str
     timeout: float
     deterministic: bool = False
+    #: Which request for this turn it is, where an engine in another process is asked.
+    attempt: int = 0
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Where it comes among the jobs of its operator: what comes later is asked for in place of what came before."""
+        return self.incarnation, self.turn, self.attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,9 @@ class Query(Protocol):
 
     def failure(self) -> ClewError | None:
         """Return what it failed of, where it has ended by that."""
+
+    def stop(self) -> None:
+        """Stop it, whatever it is doing: a batch that was not logged comes again at the next start."""
 
 
 class Engine(Protocol):

@@ -1,6 +1,7 @@
 """An operator's input side: what it takes in a turn, and the bodies of the events it holds."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from clew.ids import Port
@@ -43,22 +44,25 @@ class Inputs:
             runs += found
         self._ports.append(self._ports.pop(0))
 
-    def arrivals(self, clock: Clock) -> list[Arrival]:
-        """Return headers with the facts that this operator's current declaration needs."""
+    def arrivals(self, job: Job, clock: Clock) -> list[Arrival]:
+        """Return headers with the facts that this operator's current declaration needs; `job` computes missing ones."""
         return [
-            event for port, found in self._runs.items() for run in found for event in self._of_run(port, run, clock)
+            event
+            for port, found in self._runs.items()
+            for run in found
+            for event in self._of_run(port, run, job, clock)
         ]
 
-    def taken_again(self, spans: Iterable[Span], clock: Clock) -> list[tuple[Arrival, int]]:
+    def taken_again(self, spans: Iterable[Span], job: Job, clock: Clock) -> list[tuple[Arrival, int]]:
         """Return events that were taken before, in that order, with the facts that the declaration needs now."""
         seqs = {(span.port, span.first + i): span.seq + i for span in spans for i in range(span.count)}
         found = []
         for port, number in sorted(seqs):
             for run in self._around.store.events(self._spec.inputs[port], number, 1):
-                found += [(event, seqs[port, event.number]) for event in self._of_run(port, run, clock)]
+                found += [(event, seqs[port, event.number]) for event in self._of_run(port, run, job, clock)]
         return sorted(found, key=lambda pair: pair[1])
 
-    def _of_run(self, port: str, run: EventRun, clock: Clock) -> list[Arrival]:
+    def _of_run(self, port: str, run: EventRun, job: Job, clock: Clock) -> list[Arrival]:
         logic = self._spec.logic
         facts: Sequence[Any] = ()
         if logic.needs_facts:
@@ -69,20 +73,19 @@ class Inputs:
             if all(header.end or known_well for known_well, header in zip(good, run.headers)):
                 facts = [fact for _, fact in known]
             else:
-                facts = self._compute(port, run, clock)
+                facts = self._compute(port, run, job, clock)
         return [
             Arrival(port, run.first + i, header.rows, header.size, facts[i] if facts else None, header.end)
             for i, header in enumerate(run.headers)
         ]
 
-    def _compute(self, port: str, run: EventRun, clock: Clock) -> list[Any]:
+    def _compute(self, port: str, run: EventRun, job: Job, clock: Clock) -> list[Any]:
         """Compute facts with a job of their own: the declaration is not the one that the events were made for."""
         schema = self._around.store.schema(run.port)
         assert schema is not None, f"{run.port} has events but no schema"
         task = FactsTask(self._around.bodies, Port(self._spec.name, port), schema, run.bodies)
-        job = Job(self._spec.name, 0, 0, f"facts of {run.port}", self._spec.settings.turn_timeout)
         with clock:
-            (facts,) = self._around.engine.map(job, [task]).results
+            (facts,) = self._around.engine.map(replace(job, about=f"facts of {run.port}"), [task]).results
         return [*facts, *([None] * (len(run.headers) - len(facts)))]
 
     def parts(self, input_set: InputSet) -> tuple[Part, ...]:

@@ -31,7 +31,7 @@ from clew.protocol.log.alg9_processing import recover_processing
 from clew.protocol.log.context import Arrival, Context, InputSet
 from clew.protocol.rows import AsideRow, LookupRow
 from clew.protocol.step import FixSchema, Step, StoreVersion
-from clew.runtime.bodies import BodyPlace
+from clew.runtime.bodies import INLINE_BODY, BodyPlace
 from clew.runtime.changes import begun_anew
 from clew.runtime.engine import Job
 from clew.runtime.inputs import Inputs
@@ -93,7 +93,7 @@ class OperatorRunner(Runner):
             return "worked"
         clock = Clock()
         self._inputs.gather(self.pace.limit, TURN_BYTES)
-        arrivals = self._inputs.arrivals(clock)
+        arrivals = self._inputs.arrivals(self._facts_job(), clock)
         fault_point("after-gather", self.spec.name)
         decision, asked = self._decide(arrivals), self._asked(arrivals)
         plan = update(self.context, self.spec.logic, arrivals, decision, asked)
@@ -117,7 +117,7 @@ class OperatorRunner(Runner):
         """Assign all pending events anew: a turn that takes no others, committed with the version it is for."""
         clock = Clock()
         spans = [span for opened in self.context.opened.values() for span in opened.spans]
-        events = self._inputs.taken_again(spans, clock)
+        events = self._inputs.taken_again(spans, self._facts_job(), clock)
         retaken = Retaken(begun_anew(self.spec, self.context.state), tuple(events))
         before = replace(self.context.draft(), state=deepcopy(retaken.state))
         first = (self._decide([event for event, _ in events], before), (), retaken)
@@ -125,6 +125,9 @@ class OperatorRunner(Runner):
         plan, made = self._generate(plan, (), first, clock)
         self._commit(plan, made, version)
         self._retakes = None
+
+    def _facts_job(self) -> Job:
+        return self.job(self.context.turn + 1, "facts")
 
     def _decide(self, arrivals: Sequence[Arrival], context: Context | None = None) -> Any:
         """Ask the clock, before any event is taken; a port on which something waits is not quiet."""
@@ -378,12 +381,13 @@ def _check_state(spec: OperatorSpec, state: dict[str, Any]) -> None:
 
 
 def _within_limits(sets: Sequence[tuple[Part, ...]], place: BodyPlace) -> Iterator[tuple[Part, ...]]:
-    """Keep tasks small: what Input Sets hold inline beyond the limit goes to files that the tasks read."""
+    """Keep tasks small: what Input Sets hold inline beyond the limits goes to files that the tasks read."""
     carried = 0
     for parts in sets:
-        inline = sum(len(run.data) for part in parts for run in part.bodies if run.data is not None)
-        carried += inline
-        if not inline or carried < TURN_INLINE_BYTES or place.root is None:
+        inline = [run for part in parts for run in part.bodies if run.data is not None]
+        carried += sum(sum(run.lengths) for run in inline)
+        large = any(length > INLINE_BODY for run in inline for length in run.lengths)
+        if not inline or place.root is None or (carried < TURN_INLINE_BYTES and not large):
             yield parts
         else:
             yield tuple(replace(part, bodies=tuple(place.spill(part.bodies))) for part in parts)

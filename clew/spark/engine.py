@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
@@ -36,6 +35,7 @@ from clew.spark.program import Program
 from clew.spark.session import cancel, forget_session, is_alive, is_local, open_session, require_classic
 from clew.spark.stacks import keep_stack
 from clew.spark.streams import SparkQuery, start_query
+from clew.spark.threads import Threads
 from clew.spark.versions import require_same_versions
 from clew.spark.worker import PROGRAM, Raised, run_tasks
 
@@ -62,6 +62,7 @@ class SparkEngine:
         program: Program | None = None,
         bodies: str | None = None,
         output: str = "",
+        died: Callable[[], None] | None = None,
     ) -> None:
         self._graph = graph
         self._program = program or Program.of_graph(graph)
@@ -69,13 +70,18 @@ class SparkEngine:
         self._options = options or SparkOptions()
         #: The file for what user code prints on workers.
         self._output = output
+        #: What is called when the JVM dies, where nobody wants a new one.
+        self._died = died
         self._lock = threading.Lock()
         self._generation = 0
         self._numbers = itertools.count(1)
-        self._threads: dict[str, _Threads] = {}
+        self._threads: dict[str, Threads] = {}
         self._sessions: dict[str, SparkSession] = {}
         self._streams: dict[str, SparkQuery] = {}
         self._overheads: dict[str, float] = {}
+        #: What runs now, by its job group; and up to which job an operator's work was cancelled.
+        self._groups: dict[str, tuple[Job, SparkSession]] = {}
+        self._cancelled: dict[str, tuple[int, int, int]] = {}
         self._bodies = bodies
         self._attach(open_session(self._options) if spark is None else require_classic(spark))
 
@@ -172,10 +178,30 @@ class SparkEngine:
 
         with self._lock:
             if job.operator not in self._threads:
-                self._threads[job.operator] = _Threads(job.operator)
+                self._threads[job.operator] = Threads(f"frames-{job.operator}", _FRAMES_AT_ONCE)
             threads = self._threads[job.operator]
         threads.submit(work)
         return future
+
+    @property
+    def application(self) -> str:
+        """The id of the Spark application."""
+        return str(self._spark.sparkContext.applicationId)
+
+    def is_alive(self) -> bool:
+        """Say whether the driver JVM still answers."""
+        return is_alive(self._spark)
+
+    def cancel(self, job: Job) -> None:
+        """Cancel a job, and all that its operator was asked for before, also what is yet to be submitted of it."""
+        with self._lock:
+            self._cancelled[job.operator] = max(job.order, self._cancelled.get(job.operator, job.order))
+            found = [(group, spark) for group, (other, spark) in self._groups.items() if self._is_cancelled(other)]
+        for group, spark in found:
+            cancel(spark, group)
+
+    def _is_cancelled(self, job: Job) -> bool:
+        return job.operator in self._cancelled and job.order <= self._cancelled[job.operator]
 
     def close(self) -> None:
         for operator in list(self._streams):
@@ -222,6 +248,8 @@ class SparkEngine:
         with self._lock:
             if generation != self._generation:
                 return
+            if self._died is not None:
+                self._died()
             if not self._own:
                 raise SetupFailed(
                     "the Spark session that was given to Clew has died",
@@ -251,6 +279,11 @@ class SparkEngine:
         context.setLocalProperty(FILE, self._output)
         context.setLocalProperty(PROGRAM, self._program.ref.text)
         late, ended = threading.Event(), threading.Event()
+        with self._lock:
+            self._groups[group] = (job, spark)
+            cancelled = self._is_cancelled(job)
+        if cancelled:
+            cancel(spark, group)
 
         def cut_off() -> None:
             late.set()
@@ -270,29 +303,8 @@ class SparkEngine:
         finally:
             ended.set()
             timer.cancel()
-
-
-class _Threads:
-    """A few threads for the DataFrame functions of one operator.
-
-    They are daemons, because one that hangs in the user's code must not hold up the end of the process.
-    """
-
-    def __init__(self, operator: str) -> None:
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        for _ in range(_FRAMES_AT_ONCE):
-            threading.Thread(target=self._run, name=f"frames-{operator}", daemon=True).start()
-
-    def submit(self, work: Callable[[], None]) -> None:
-        self._work.put(work)
-
-    def close(self) -> None:
-        for _ in range(_FRAMES_AT_ONCE):
-            self._work.put(None)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
+            with self._lock:
+                del self._groups[group]
 
 
 def _resolve(settle: Callable[[Any], None], value: Any) -> None:

@@ -104,6 +104,11 @@ class Program:
         return str(path)
 
 
+def fingerprint(graph: Graph, program: Program) -> str:
+    """Say which code two processes must have in common: a pipeline's name, and what its files hold."""
+    return f"{graph.name}@{program.ref.digest}"
+
+
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:20]
 

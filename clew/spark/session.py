@@ -67,6 +67,13 @@ def open_session(options: SparkOptions) -> SparkSession:
     return session
 
 
+def submitted_session() -> SparkSession | None:
+    """Return the session of an application that `spark-submit` has started; None where there is none."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return None
+    return SparkSession.builder.getOrCreate()
+
+
 def make_session(master: str | None = None, configuration: dict[str, str] | None = None) -> SparkSession:
     """Start a session of Clew's own; raises SetupFailed when this machine cannot."""
     _require_java()

@@ -1,0 +1,160 @@
+"""Wires the engine service: an engine behind an address that it writes down, until it is told to end."""
+
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from clew.errors import SetupFailed
+from clew.pipeline.graph import Graph
+from clew.runtime.engine import Engine, InlineEngine, Job, refuse_frames
+from clew.spark.options import SparkOptions
+from clew.spark.program import fingerprint
+from clew.spark.service import AT_ONCE, EngineService, Listening, Served
+
+if TYPE_CHECKING:
+    from clew.spark.client import Address
+    from clew.spark.program import Program
+
+#: Seconds between two looks at whether the service is still wanted, and its driver still there.
+_LOOK = 0.5
+#: Seconds that callers may take to hang up when a service has ended.
+_FAREWELL = 5.0
+
+
+@dataclass(frozen=True)
+class ServiceOptions:
+    """How a service is found, and how long it stays.
+
+    - `token_file`: where its token is; made where it is not there.
+    - `address_file`: where it writes its URL once it serves.
+    - `idle`: seconds without a call after which it ends by itself; None to stay.
+    - `grace`: seconds that the turns in flight have when it is told to end.
+    """
+
+    token_file: str
+    listening: Listening = field(default_factory=Listening)
+    address_file: str | None = None
+    idle: float | None = None
+    grace: float = 30.0
+    at_once: int = AT_ONCE
+
+
+@dataclass(frozen=True)
+class Computing:
+    """An engine, and what a service asks of it besides turns."""
+
+    engine: Engine
+    cancel: Callable[[Job], None] = lambda job: None
+    is_alive: Callable[[], bool] = lambda: True
+    application: str = ""
+
+
+def serve(
+    graph: Graph,
+    program: "Program",
+    options: ServiceOptions,
+    computing: Computing,
+    stop: threading.Event,
+    died: Callable[[], None],
+    say: Callable[[str], None],
+) -> bool:
+    """Serve until `stop` is set, or nobody has called for long; says whether all callers have hung up.
+
+    `died` is called when the Spark driver is gone; it is not to return.
+    """
+    token = token_in(options.token_file)
+    served = Served(
+        fingerprint(graph, program), token, options.listening, computing.application, options.idle, options.at_once
+    )
+    service = EngineService(computing.engine, served, computing.cancel)
+    if options.address_file is not None:
+        _write(Path(options.address_file), service.url)
+    say(f"engine of pipeline {graph.name} at {service.url}, pid {os.getpid()}")
+    while not stop.wait(_LOOK):
+        if options.idle is not None and service.quiet_for() > options.idle:
+            say(f"nobody has called for {options.idle:g} s: the engine ends")
+            break
+        if not computing.is_alive():
+            died()
+    if options.address_file is not None:
+        _forget(Path(options.address_file), service.url)
+    ender = threading.Thread(target=service.end, args=(options.grace,), daemon=True)
+    ender.start()
+    ender.join(options.grace + _FAREWELL)
+    return not ender.is_alive()
+
+
+def computing_for(
+    graph: Graph,
+    engine: Literal["spark", "inline"],
+    options: SparkOptions,
+    program: "Program",
+    bodies: str | None,
+    died: Callable[[], None],
+) -> Computing:
+    """Make the engine that is to be served: on a session of Clew's own, on that of `spark-submit`, or inline."""
+    if engine == "inline":
+        options.refuse_inline()
+        refuse_frames(graph)
+        return Computing(InlineEngine(graph))
+    # Imported here: who only asks for help must not pay for pyspark.
+    from clew.spark.engine import SparkEngine
+    from clew.spark.session import submitted_session
+
+    session = submitted_session()
+    if session is not None:
+        options.refuse("under spark-submit, which has made the session", "give them to spark-submit")
+    spark = SparkEngine(graph, spark=session, options=options, program=program, bodies=bodies, died=died)
+    return Computing(spark, spark.cancel, spark.is_alive, spark.application)
+
+
+def token_in(path: str) -> str:
+    """Return the token in a file, which is made, readable by its owner alone, where there is none."""
+    file = Path(path)
+    if not file.exists():
+        own = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with open(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                out.write(secrets.token_urlsafe(32))
+            # Whoever was first wins: all others take what is there then.
+            with suppress(FileExistsError):
+                os.link(own, file)
+        except OSError as error:
+            raise SetupFailed(
+                f"no token can be written to {path} ({error.strerror})", "give another --token-file"
+            ) from error
+        finally:
+            own.unlink(missing_ok=True)
+    token = file.read_text().strip()
+    if not token:
+        raise SetupFailed(f"the token file {path} is empty", "remove it: the engine makes a new one")
+    return token
+
+
+def address_at(address_file: str, token_file: str) -> "Address":
+    """Return what tells a client where a service is now, which may have been started anew."""
+    return lambda: (Path(address_file).read_text().strip(), Path(token_file).read_text().strip())
+
+
+def _write(path: Path, text: str) -> None:
+    own = path.with_name(f".{path.name}.{os.getpid()}")
+    own.write_text(f"{text}\n")
+    own.replace(path)
+
+
+def _forget(path: Path, text: str) -> None:
+    """Remove an address, unless another service has written its own there."""
+    with suppress(OSError):
+        if path.read_text().strip() == text:
+            path.unlink()
+
+
+__all__ = [
+    "AT_ONCE", "Computing", "Listening", "ServiceOptions", "address_at", "computing_for", "serve", "token_in",
+]  # fmt: skip
