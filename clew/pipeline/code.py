@@ -2,7 +2,9 @@
 
 What counts of a function is what its body says, with the constants, defaults and closures it uses, and the functions,
 classes and constants of the user's own modules that it refers to, and what these refer to. Names of files, numbers of
-lines, docstrings and addresses do not count; of Clew, of Python and of installed packages only the names do.
+lines, docstrings and addresses do not count; of Clew, of Python and of installed packages only the names do. Of Spark
+these are the names alone, not where they are defined: that differs between its releases, and a process that has
+stand-ins for it (`pipeline/absent.py`) does not know.
 """
 
 import dis
@@ -19,6 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from clew.pipeline.absent import SPARK
 
 #: Of a class, what Python itself keeps there.
 _MACHINERY = {
@@ -80,6 +84,9 @@ class _Reading:
         self._inside: set[int] = set()
 
     def text(self, thing: Any) -> str:
+        # Before all else: whether two of Spark's are one object, or a tuple of some kind, a stand-in does not tell.
+        if _is_sparks(thing):
+            return self._sparks(thing)
         if isinstance(thing, enum.Enum):
             return f"{_name(type(thing))}.{thing.name}"
         if isinstance(thing, _SIMPLE):
@@ -122,6 +129,14 @@ class _Reading:
                 return _name(thing)
             case _:
                 return self._object(thing)
+
+    def _sparks(self, thing: Any) -> str:
+        inside = None if isinstance(thing, type) else _inside(thing)
+        if inside is not None and not _is_sparks(inside):
+            return f"pyspark of {self.text(inside)}"
+        name = thing.__qualname__ if isinstance(thing, type | FunctionType) else ""
+        # Whether an attribute of a class or an object is a method or a value, a stand-in does not tell.
+        return f"pyspark {name}" if "." not in name else "pyspark "
 
     def _function(self, function: FunctionType) -> str:
         closure = [self.text(cell) for cell in _closure(function)]
@@ -166,15 +181,37 @@ class _Reading:
         kind = self.text(type(thing))
         if is_dataclass(thing):
             return f"{kind} {[(one.name, self.text(getattr(thing, one.name))) for one in fields(thing)]}"
-        # Looked up without calling anything: a DataFrame would ask Spark.
-        inside = inspect.getattr_static(thing, "__wrapped__", None) or inspect.getattr_static(thing, "func", None)
-        if callable(inside):
+        inside = _inside(thing)
+        if inside is not None:
             return f"{kind} of {self.text(inside)}"
         if not _is_foreign(type(thing)):
             return f"{kind} {[(name, self.text(value)) for name, value in sorted(vars_of(thing).items())]}"
         if isinstance(thing, (pa.Array, pa.ChunkedArray)):
             thing = pa.table({"": thing})
         return f"{kind} {_content(thing)}" if isinstance(thing, (pa.Table, pa.RecordBatch)) else kind
+
+
+def _inside(thing: Any) -> Any:
+    """Return the function that a thing was made around, where it tells."""
+    # Looked up without calling anything: a DataFrame would ask Spark.
+    inside = inspect.getattr_static(thing, "__wrapped__", None) or inspect.getattr_static(thing, "func", None)
+    return inside if callable(inside) else None
+
+
+def _is_sparks(thing: Any) -> bool:
+    """Say whether a thing is Spark's, or made by it: a user-defined function names its user's module as its own."""
+    match thing:
+        case ModuleType():
+            return False
+        case MethodType():
+            return _is_sparks(thing.__func__)
+        case FunctionType():
+            homes = [thing.__module__, thing.__globals__.get("__name__")]
+        case type():
+            homes = [thing.__module__]
+        case _:
+            homes = [type(thing).__module__]
+    return any(str(home).partition(".")[0] in SPARK for home in homes)
 
 
 def _content(table: pa.Table | pa.RecordBatch) -> str:
