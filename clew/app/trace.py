@@ -167,7 +167,7 @@ def _draw(graph: Graph, found: Trace, events: Sequence[EventId], above: Tree) ->
         steps.setdefault(step.operator, []).append(step)
     for operator, own in steps.items():
         branch = above.add(_told(graph, operator, own, found.direction))
-        for line in (*_reads(own), *_asides(own)):
+        for line in (*_reads(own), *_asides(own), *_dropped(own)):
             branch.add(Text(line, style="dim"))
         onward = {event for step in own for event in (step.inputs if found.direction == "back" else step.outputs)}
         for port in sorted({event.port for event in onward}):
@@ -198,6 +198,14 @@ def _asides(steps: Sequence[Step]) -> Iterable[str]:
         yield f"set aside as {operator}#{row.number} ({row.status}): {error}"
     if len(rows) > _MOST:
         yield f"and {counted(len(rows) - _MOST, 'further one')} set aside"
+
+
+def _dropped(steps: Sequence[Step]) -> Iterable[str]:
+    sets = [step.input_set for step in steps if step.dropped]
+    if sets:
+        one = len(sets) == 1
+        what = f"Input Set{'' if one else 's'} {_ranges(sets)} {'was' if one else 'were'} given to no function"
+        yield f"{what}: dropped, or part of another one"
 
 
 def _named(events: Sequence[EventId]) -> str:
@@ -251,6 +259,7 @@ def _as_json(found: Trace) -> Mapping[str, Any]:
                     {"id": f"{step.operator}#{row.number}", "status": row.status, "error": dict(row.error)}
                     for row in step.asides
                 ],
+                "dropped": step.dropped,
             }
             for step in found.steps
         ],
