@@ -1,6 +1,8 @@
 """`clew trace`: where an event came from, and where it went."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from typing import Annotated, Any, Literal
 
 import typer
@@ -101,7 +103,9 @@ def _trace_record(
         graph = Target.parse(file).graph()
         port = None if to is None else named_port(graph, to)
         given: dict[str, Any] = {"log": settings.log, "bodies": settings.bodies}
-        found = trace_record(graph, event, record, port, direction=direction, **given)
+        # What functions that are run again print is not part of the answer.
+        with redirect_stdout(sys.stderr):
+            found = trace_record(graph, event, record, port, direction=direction, **given)
         if as_json:
             places = {str(event): list(places) for event, places in found.records.items()}
             print_json({**_as_json(found.trace), "records": places})
