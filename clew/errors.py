@@ -520,6 +520,36 @@ class SetExpired(ClewError):
 
 
 @dataclass(eq=False)
+class SetDropped(ClewError):
+    """An event all of whose Input Sets ended before a function was given them."""
+
+    event: str
+    operator: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.event} is in no Input Set that a function of {self.operator} was given, so nothing can be run "
+            "again; `clew trace forward` shows what became of it"
+        )
+
+
+@dataclass(eq=False)
+class NoSuchFunction(ClewError):
+    """An Input Set of the past is for a function that its operator has no more."""
+
+    operator: str
+    input_set: int
+    function: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        return (
+            f"Input Set {self.input_set} of {self.operator} is for the function {self.function}, but {self.operator} "
+            f"has only {', '.join(self.known)}; give a function that name to run it again"
+        )
+
+
+@dataclass(eq=False)
 class NoInputSet(ClewError):
     """An event that lineage leads to no Input Set of an operator from."""
 

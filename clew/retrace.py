@@ -13,6 +13,7 @@ from clew.errors import (
     NotAnOperator,
     NotCaptured,
     NotMadeBy,
+    SetDropped,
     SetExpired,
     SetupFailed,
 )
@@ -25,7 +26,9 @@ from clew.pipeline.graph import Generative, Graph, OperatorSpec
 from clew.pipeline.hints import OfDataclass
 from clew.pipeline.onpandas import OnPandas
 from clew.pipeline.records import Branch, PerRecord
+from clew.pipeline.unplaced import UNPLACED
 from clew.place import Log, masked
+from clew.protocol.rows import DROPPED
 from clew.provenance.records import RecordTrace, records_back, records_forward
 from clew.run import engine_for
 from clew.runtime.contributions import contributions
@@ -231,9 +234,10 @@ def replay(
     used = replace(graph, operators={**graph.operators, operator: wrapped(spec, wrap)}) if wrap else graph
     with opened(graph, log, bodies) as (store, place):
         asked = _event(graph, event)
-        numbers = _sets(store, spec, asked)
+        joined = _sets(store, spec, asked)
+        numbers = [number for number in joined if _was_given(store, operator, number)]
         if not numbers:
-            raise NoInputSet(asked.told, operator)
+            raise (SetDropped if joined else NoInputSet)(asked.told, operator)
         sets = [past(used, store, operator, number, place.bodies) for number in numbers]
         with _computing(used, sets, options, program) as engine:
             return list(_compared(store, engine, sets, place.bodies))
@@ -292,10 +296,7 @@ def _sets(store: KeptStore, spec: OperatorSpec, event: EventId) -> list[InputSet
 
 
 def _made(store: KeptStore, spec: OperatorSpec) -> Iterator[InputSetId]:
-    """Yield the Input Sets that were made into Output Sets, as far as they are in the log.
-
-    Those whose events have all joined another one made none.
-    """
+    """Yield the Input Sets that were made into Output Sets, empty ones too, as far as they are in the log."""
     captured = store.captures().get(spec.name, Capture()).inputs
     state = store.state(spec.name)
     last = 0 if state is None else int(state.context["input_set"])
@@ -307,16 +308,14 @@ def _made(store: KeptStore, spec: OperatorSpec) -> Iterator[InputSetId]:
         traced = any(member.port.name in captured for member in members)
         if not traced or number in still_open or number in aside:
             continue
-        if store.outputs_of(spec.name, number, 1) or not _left(store, number, members):
+        if _was_given(store, spec.name, number):
             yield number
 
 
-def _left(store: KeptStore, number: InputSetId, members: Sequence[Any]) -> bool:
-    """Say whether all events of an Input Set have joined a later one."""
-    return all(
-        any(joined > number for _, joined in store.joined(member.port, member.first, member.count))
-        for member in members
-    )
+def _was_given(store: KeptStore, operator: str, number: InputSetId) -> bool:
+    """Say whether a closed Input Set was given to a function: it was not dropped, and its event has a place."""
+    label = store.label(operator, number)
+    return label is None or label[0] not in (DROPPED[0], UNPLACED)
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """`clew trace`: where an event came from, and where it went."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from typing import Annotated, Any, Literal
 
 import typer
@@ -101,7 +103,9 @@ def _trace_record(
         graph = Target.parse(file).graph()
         port = None if to is None else named_port(graph, to)
         given: dict[str, Any] = {"log": settings.log, "bodies": settings.bodies}
-        found = trace_record(graph, event, record, port, direction=direction, **given)
+        # What functions that are run again print is not part of the answer.
+        with redirect_stdout(sys.stderr):
+            found = trace_record(graph, event, record, port, direction=direction, **given)
         if as_json:
             places = {str(event): list(places) for event, places in found.records.items()}
             print_json({**_as_json(found.trace), "records": places})
@@ -167,7 +171,7 @@ def _draw(graph: Graph, found: Trace, events: Sequence[EventId], above: Tree) ->
         steps.setdefault(step.operator, []).append(step)
     for operator, own in steps.items():
         branch = above.add(_told(graph, operator, own, found.direction))
-        for line in (*_reads(own), *_asides(own)):
+        for line in (*_reads(own), *_asides(own), *_dropped(own)):
             branch.add(Text(line, style="dim"))
         onward = {event for step in own for event in (step.inputs if found.direction == "back" else step.outputs)}
         for port in sorted({event.port for event in onward}):
@@ -198,6 +202,14 @@ def _asides(steps: Sequence[Step]) -> Iterable[str]:
         yield f"set aside as {operator}#{row.number} ({row.status}): {error}"
     if len(rows) > _MOST:
         yield f"and {counted(len(rows) - _MOST, 'further one')} set aside"
+
+
+def _dropped(steps: Sequence[Step]) -> Iterable[str]:
+    sets = [step.input_set for step in steps if step.dropped]
+    if sets:
+        one = len(sets) == 1
+        what = f"Input Set{'' if one else 's'} {_ranges(sets)} {'was' if one else 'were'} given to no function"
+        yield f"{what}: dropped, or part of another one"
 
 
 def _named(events: Sequence[EventId]) -> str:
@@ -251,6 +263,7 @@ def _as_json(found: Trace) -> Mapping[str, Any]:
                     {"id": f"{step.operator}#{row.number}", "status": row.status, "error": dict(row.error)}
                     for row in step.asides
                 ],
+                "dropped": step.dropped,
             }
             for step in found.steps
         ],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from clew.ids import Capture, EventId, InputSetId, Port
 from clew.protocol.log.runs import consecutive
-from clew.protocol.rows import AsideRow, ReadEventRow
+from clew.protocol.rows import DROPPED, AsideRow, ReadEventRow
 from clew.store.base import Lineages
 
 
@@ -33,6 +33,8 @@ class Step:
     reads: tuple[Read, ...] = ()
     #: What of it was set aside, because its function failed on it.
     asides: tuple[AsideRow, ...] = ()
+    #: Whether it ended without being given to a function: it was dropped, or its events joined another one.
+    dropped: bool = False
 
 
 class Connections:
@@ -142,9 +144,10 @@ def _at(log: Lineages, receiver: Port, port: Port, numbers: Sequence[int]) -> It
         asides.setdefault(row.input_set, []).append(row)
     for input_set, taken in sorted(inputs.items()):
         made_of = tuple(outputs.get(input_set, ()))
+        dropped = not made_of and log.label(receiver.operator, input_set) == DROPPED
         yield Step(
             receiver.operator, input_set, tuple(taken), made_of, tuple(reads.get(input_set, ())),
-            tuple(asides.get(input_set, ())),
+            tuple(asides.get(input_set, ())), dropped,
         )  # fmt: skip
 
 

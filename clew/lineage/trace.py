@@ -5,7 +5,7 @@ that several paths lead to is asked for once, and a trace costs what it holds.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from clew.errors import EventExpired, NoSuchEvent, NoSuchPort, NotCaptured
@@ -79,10 +79,7 @@ def forward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
             return []
         found = steps_forward(log, known, port, numbers)
         on_path = [step for step in found if to is None or any(map(wanted, known.ports(step.operator)))]
-        return [
-            Step(s.operator, s.input_set, s.inputs, tuple(e for e in s.outputs if wanted(e.port)), s.reads, s.asides)
-            for s in on_path
-        ]
+        return [replace(step, outputs=tuple(e for e in step.outputs if wanted(e.port))) for step in on_path]
 
     found, _ = _walk(known, start, steps, lambda step: step.outputs, nearest_last=False)
     ends = {event.port for step in found for event in step.outputs} | {start.port}
@@ -99,8 +96,7 @@ def forward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
 
 
 def _kept(step: Step, wanted: Callable[[Port], bool]) -> Step:
-    inputs = tuple(event for event in step.inputs if wanted(event.port))
-    return Step(step.operator, step.input_set, inputs, step.outputs, step.reads, step.asides)
+    return replace(step, inputs=tuple(event for event in step.inputs if wanted(event.port)))
 
 
 def _edge(log: Lineages, steps: Sequence[Step], ports: Callable[[str, Worn], Iterable[int]]) -> tuple[Step, ...]:

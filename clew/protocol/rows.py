@@ -9,6 +9,8 @@ from clew.ids import InputSetId, Port
 
 #: Which generative function an Input Set is for, and the operator's key for it: JSON, tuples in the place of lists.
 Label = tuple[str, Any]
+#: The label of an Input Set that ended without an Output Set: no function was given it, and none can have this name.
+DROPPED: Label = ("not given to any", None)
 Status = Literal["undone", "done"]
 
 

@@ -66,7 +66,10 @@ class LogDecision:
 
 @dataclass(frozen=True, slots=True)
 class OpenSets:
-    """Remember the labels of Input Sets: of those that stay open after this transaction, and those lineage needs."""
+    """Remember the labels of Input Sets: of those that stay open after this transaction, and those lineage needs.
+
+    One that ends without an Output Set gets the label `DROPPED`, so that it is not taken for one that made nothing.
+    """
 
     operator: str
     sets: tuple[tuple[InputSetId, Label], ...]

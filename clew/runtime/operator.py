@@ -232,7 +232,7 @@ class OperatorRunner(Runner):
 
     def _run(self, plan: Update, closed: Sequence[InputSet], clock: Clock) -> list[Productions | Failure]:
         turn = plan.context.turn
-        inputs = self.input_schemas()
+        inputs = self.input_schemas(plan.context)
         place = self.place(turn)
         work = [
             SetWork(s.number, s.label[0], s.label[1], parts, deepcopy(s.state), s.only, self._mode(s))

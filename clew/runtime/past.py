@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from clew.errors import RecordRefused, SchemaChanged, SetExpired, TypeRefused
+from clew.errors import NoSuchFunction, RecordRefused, SchemaChanged, SetExpired, TypeRefused
 from clew.ids import Capture, EventId, InputSetId, Port
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.pipeline.schema import from_bytes
@@ -89,8 +89,17 @@ def has_one_event(spec: OperatorSpec, function: str) -> bool:
 
 
 def _label(spec: OperatorSpec, store: KeptStore, number: InputSetId) -> Label:
-    """Return which function the Input Set is for, and its key: not kept where there is one function, without keys."""
-    return store.label(spec.name, number) or (spec.functions[0].name, None)
+    """Return which function the Input Set is for, and its key: not kept where there is one function, without keys.
+
+    Where an operator has one function, it is that one, whatever it was called then.
+    """
+    function, key = store.label(spec.name, number) or (spec.functions[0].name, None)
+    known = [one.name for one in spec.functions]
+    if function in known:
+        return function, key
+    if len(known) > 1:
+        raise NoSuchFunction(spec.name, number, function, known)
+    return known[0], key
 
 
 def _told(store: KeptStore, operator: str, number: InputSetId) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:

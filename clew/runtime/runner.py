@@ -62,6 +62,8 @@ class Runner(ABC):
         self.pace = Pace(spec.settings.turn_seconds, spec.settings.max_turn_events)
         self.writer = Writer(spec.name, 0, around.store, around.channels, around.progress)
         self._schemas: dict[Port, bytes] = {}
+        #: By input port, while nothing has come there, the schema of what would come; None where that stays unknown.
+        self._expected: dict[str, bytes | None] = {}
         self.capture = around.graph.captures.get(spec.name, Capture())
 
     @property
@@ -116,14 +118,23 @@ class Runner(ABC):
         windows = self.context.state.values() if self.spec.general is None else ()
         return sum(own.get("late", 0) for own in windows)
 
-    def input_schemas(self) -> dict[str, bytes]:
+    def input_schemas(self, context: Context) -> dict[str, bytes]:
         """Return the schemas of the input ports, also of those on which nothing has come, as far as they are known."""
-        found = self.schemas(dict(self.spec.inputs))
-        for name, sender in self.spec.inputs.items():
-            known = None if name in found else self.around.graph.schema(sender, self._logged)
-            if known is not None:
-                found[name] = to_bytes(known)
-        return found
+        found = {name: self._input_schema(name, context) for name in self.spec.inputs}
+        return {name: schema for name, schema in found.items() if schema is not None}
+
+    def _input_schema(self, name: str, context: Context) -> bytes | None:
+        ended, sender = name in context.ended, self.spec.inputs[name]
+        if context.latest.get(name, 0) > int(ended):
+            return self._schema(sender)
+        if name not in self._expected:
+            known = self.around.graph.schema(sender, self._logged)
+            schema = None if known is None else to_bytes(known)
+            # All that is before an input that has ended has ended too, so nobody will know more.
+            if schema is None and not ended:
+                return None
+            self._expected[name] = schema
+        return self._expected[name]
 
     def _logged(self, port: Port) -> pa.Schema | None:
         schema = self._schema(port)

@@ -14,6 +14,7 @@ from clew.store.intervals import Intervals
 from clew.store.ledger import read_done, read_done_writes
 from clew.store.lineage_rows import forget_lineage, last_set_upto
 from clew.store.rowcodec import decode_named, sets_covered
+from clew.store.sqllineage import collected
 from clew.store.sqlread import files_in
 from clew.store.statements import Transaction
 
@@ -71,8 +72,7 @@ def _held(log: Transaction) -> Iterator[tuple[Port, int]]:
 
 
 def _collect_port(log: Transaction, port: Port, grace: int, named: int | None, files: set[str]) -> int:
-    mark = log.fetch("SELECT upto FROM collected WHERE operator = ? AND port = ?", *port)
-    before = mark[0][0] if mark else 0
+    before = collected(log, port)
     last = log.fetch(
         "SELECT first + count - 1 FROM sent WHERE operator = ? AND port = ? ORDER BY first DESC LIMIT 1", *port
     )[0][0]
@@ -123,21 +123,21 @@ def _collect_writes(log: Transaction, keep: Mapping[Port, int], files: set[str])
     for operator, connection, first, count in log.fetch(
         "SELECT operator, connection, first, count FROM done_write WHERE first = 1"
     ):
-        kept = keep.get(Port(operator, writes_port(connection)))
-        count = count if kept is None else min(count, kept - first)
-        if count < 1:
-            continue
         # Of a connection it is the mark of its write actions; no port has such a name.
-        log.run(_MARK, operator, writes_port(connection), first + count - 1)
+        made = Port(operator, writes_port(connection))
+        kept = keep.get(made)
+        count = count if kept is None else min(count, kept - first)
+        if first + count - 1 <= collected(log, made):
+            continue
+        log.run(_MARK, *made, first + count - 1)
         done = (operator, connection, first, first + count)
         where = "operator = ? AND connection = ? AND number >= ? AND number < ?"
         rows = log.fetch(f"SELECT DISTINCT file FROM write_body WHERE {where} AND file IS NOT NULL", *done)
         files.update(file for (file,) in rows)
         log.run(f"DELETE FROM write_body WHERE {where}", *done)
         log.run(f"DELETE FROM write_action WHERE {where}", *done)
-        upto = first + count - 1
-        _wear(log, Port(operator, writes_port(connection)), (), upto)
-        forget_lineage(log, Port(operator, writes_port(connection)), upto)
+        _wear(log, made, (), first + count - 1)
+        forget_lineage(log, made, first + count - 1)
 
 
 def _collect_sets(log: Transaction, operator: str, files: set[str]) -> None:

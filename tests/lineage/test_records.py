@@ -1,6 +1,6 @@
 """Finer than events (LOG.io, Section 7.3, Example 11): which records can have contributed to one record."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +224,38 @@ def test_what_goes_record_by_record_is_traced_record_by_record(tmp_path: Path) -
     assert len(records) == 5
     for place, record in enumerate(records):
         assert sales.sold(event, place) == {record["was"]}
+
+
+def parts(sold: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if sold["amount"] % 10 == 2:
+        raise ValueError("two")
+    for part in range(sold["amount"] % 4):
+        yield {"was": sold["id"], "part": part}
+
+
+@pytest.mark.parametrize("settings", [{}, {"deterministic": True}])
+def test_records_of_flat_map_are_told_apart_where_it_can_be_run_again(tmp_path: Path, settings: dict[str, Any]) -> None:
+    sales = Sales(
+        tmp_path, lambda _, source: source.flat_map(parts, name="parts", on_error="quarantine", attempts=1, **settings)
+    )
+    event = EventId(Port("parts", "out"), 2)
+    for place, record in enumerate(sales.records(event)):
+        # One of the six is set aside.
+        others = set() if settings else {id for id in range(6, 12) if id != 8}
+        assert sales.sold(event, place) == {record["was"]} | others
+
+
+def test_records_of_flat_map_are_not_told_apart_by_another_function(tmp_path: Path) -> None:
+    more = [0]
+
+    def changing(sold: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"was": sold["id"] + more[0]}] * 2
+
+    sales = Sales(tmp_path, lambda _, source: source.flat_map(changing, name="parts", deterministic=True))
+    event = EventId(Port("parts", "out"), 1)
+    assert sales.sold(event, 0) == {0}
+    more[0] = 1
+    assert sales.sold(event, 0) == set(range(6))
 
 
 def test_a_record_that_an_event_does_not_have(tmp_path: Path) -> None:

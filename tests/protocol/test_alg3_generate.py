@@ -5,14 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from clew.ids import InputSetId, Port
+from clew.ids import Capture, InputSetId, Port
 from clew.pipeline.operators import OperatorLogic
 from clew.pipeline.timewindows import Tumbling
 from clew.pipeline.windows import Count, Each
 from clew.protocol.log.alg2_update import Update, update
 from clew.protocol.log.alg3_generate import Productions, generate
 from clew.protocol.log.alg4_read import SideRead
-from clew.protocol.rows import END, Lineage
+from clew.protocol.log.context import Arrival
+from clew.protocol.rows import DROPPED, END, Lineage
 from clew.protocol.step import (
     Acknowledge,
     FinishSets,
@@ -327,6 +328,16 @@ def test_dropped_input_sets_are_done_without_an_output_set() -> None:
     ]
     assert log.rows("EVENT_LINEAGE", "event_id", "inset_id") == [(1, 1)]
     assert log.store.members("OP") == []
+    # They can be told from those whose Output Set is empty.
+    assert log.store.label("OP", InputSetId(2)) == DROPPED
+
+
+def test_nothing_is_remembered_of_dropped_input_sets_without_capture() -> None:
+    """Algorithm 3, Step 4 (5b): what lineage alone needs is written where it is captured."""
+    logic = OperatorLogic(Choosy())
+    done = update(started(logic), logic, [Arrival("in", 1, facts={"keys": ["kept", "dropped"]}), end(2)])
+    _, step = generate(done, one_each(done), capture=Capture())
+    assert writes_of(step, OpenSets) == []
 
 
 @pytest.mark.parametrize("numbers", [(1,), (2, 1), (1, 2, 3), ()])

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from clew.ids import InputSetId, Port, writes_port
-from clew.protocol.rows import AsideRow, Assignment, Bodies, Every, Own
+from clew.protocol.rows import DROPPED, AsideRow, Assignment, Bodies, Every, Own
 from clew.protocol.step import (
     AddReadAction,
     CompleteReadAction,
@@ -283,7 +283,8 @@ class World:
             count += 1
         first = still_open[at]
         del still_open[at : at + count]
-        return [finish(operator, first, count)]
+        dropped = [(number, DROPPED) for number in range(first, first + count) if draw.b > 3]
+        return [opened(operator, *dropped), finish(operator, first, count)]
 
     def _state(self, operator: str, draw: Draw) -> list[Write]:
         self.last_state[operator] = self.last_state.get(operator, 0) + draw.a + draw.off

@@ -3,10 +3,10 @@
 import pytest
 
 from clew.errors import UnexpectedRow
-from clew.ids import InputSetId
+from clew.ids import InputSetId, Port
 from clew.protocol.rows import Bodies, Own
 from clew.protocol.step import AddReadAction, FixSchema, LogReadEvent, LogStateEvent, StoreState
-from clew.store.base import Collected, Store
+from clew.store.base import Collected, KeptStore, Store
 from tests.store.conftest import Place
 from tests.store.logs import (
     COUNTER_IN,
@@ -125,6 +125,14 @@ def test_a_file_is_given_up_with_the_last_row_that_refers_to_it(store: Store, pe
     pass_through(pen, 5, 1)
     assert store.collect() == Collected(1, ("a",))
     assert store.referenced_files() == set()
+
+
+def test_what_is_collected_stays_so_when_a_later_collection_keeps_more(store: KeptStore, pen: Pen) -> None:
+    made = Port("sink", "writes:table")
+    pen("sink", writes(1, (), (), ()), written(1, 3))
+    store.collect()
+    store.collect(keep={made: 2})
+    assert store.extent(made) == (3, 3)
 
 
 def test_c2_counters_outlive_rows(store: Store, pen: Pen) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from clew.errors import StaleWriter, UnexpectedRow, WrongLog
 from clew.ids import InputSetId, Port
-from clew.protocol.rows import Bodies, Every, Own, ReadActionRow, ReadEventRow, StateRow, WriteRow
+from clew.protocol.rows import DROPPED, Bodies, Every, Own, ReadActionRow, ReadEventRow, StateRow, WriteRow
 from clew.protocol.step import (
     AddReadAction,
     CompleteReadAction,
@@ -17,7 +17,7 @@ from clew.protocol.step import (
     StoreState,
     Write,
 )
-from clew.store.base import Store, Topology
+from clew.store.base import KeptStore, Store, Topology
 from tests.store.logs import (
     COUNTER_IN,
     MAPPER_IN,
@@ -192,6 +192,14 @@ def test_labels_are_kept_while_an_input_set_is_open(store: Store, pen: Pen) -> N
     pen("mapper", opened("mapper", (1, ("main", None)), (2, ("late", ["k", 1.5]))))
     pen("mapper", opened("mapper", (3, ("main", {"window": 7}))), finish("mapper", 2))
     assert store.open_sets("mapper") == {1: ("main", None), 3: ("main", {"window": 7})}
+
+
+def test_an_input_set_that_was_dropped_can_be_told_from_one_that_made_nothing(store: KeptStore, pen: Pen) -> None:
+    pen("reader", events(READER_OUT, 1, 2))
+    pen("mapper", ack(MAPPER_IN, 1, 2, Own(InputSetId(1))), opened("mapper", (1, ("main", 1)), (2, ("main", 2))))
+    pen("mapper", opened("mapper", (2, DROPPED)), finish("mapper", 1, 2))
+    assert [store.label("mapper", InputSetId(number)) for number in (1, 2)] == [("main", 1), DROPPED]
+    assert store.open_sets("mapper") == {}
 
 
 def test_labels_come_back_so_that_input_sets_can_be_looked_up_by_them(store: Store, pen: Pen) -> None:

@@ -9,7 +9,7 @@ from clew.protocol.log.alg2_update import Update
 from clew.protocol.log.alg4_read import SideRead, log_reads
 from clew.protocol.log.context import Context
 from clew.protocol.log.runs import acknowledgements, finished, lineages, rejoins
-from clew.protocol.rows import END, AsideRow, Bodies, EventRun, Header, WriteRow
+from clew.protocol.rows import DROPPED, END, AsideRow, Bodies, EventRun, Header, WriteRow
 from clew.protocol.step import (
     FixSchema,
     LogDecision,
@@ -87,6 +87,7 @@ def generate(
     new = [s for _, _, s in context.opened.changes() if s is not None and s.number > update.known]
     new += [s for s in update.closed if s.number > update.known] if capture.labels else []
     opened = tuple((s.number, s.label) for s in sorted(new, key=lambda s: s.number))
+    opened += tuple((number, DROPPED) for number in update.dropped) if capture.outputs else ()
     lineage = _Capture(capture, _left_out(update, capture))
     writes += [LogDecision(context.operator, *decided) for decided in update.decided]
     writes += [ResolveAside(context.operator, *resolved) for resolved in update.resolved]
