@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from clew.admission import (
@@ -21,6 +22,7 @@ from clew.admission import (
 from clew.errors import AlreadyRunning, ClewError, SetupFailed
 from clew.pipeline.graph import Graph
 from clew.place import Log
+from clew.run import program_of
 from clew.runtime.changes import Change
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
@@ -49,6 +51,17 @@ def shared_log(place: Log, pipeline: str) -> KeptStore:
             "use --log postgresql://USER@HOST/DATABASE, or --log embedded-postgres:DIR, which needs no server",
         )
     return place.open(pipeline)
+
+
+def engine_at(url: str, token_file: str, path: str, name: str | None) -> Engine:
+    """Return the engine service at a URL, or at the one that a file holds: `file:PATH`."""
+    from clew.spark.client import RemoteEngine
+
+    def address() -> tuple[str, str]:
+        where = Path(url.removeprefix("file:")).read_text().strip() if url.startswith("file:") else url
+        return where, Path(token_file).read_text().strip()
+
+    return RemoteEngine(address, program_of(path, name).ref.digest)
 
 
 @dataclass(frozen=True)

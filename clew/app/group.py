@@ -15,7 +15,8 @@ from clew.app.settings import from_texts, in_force, words
 from clew.app.target import Bodies, LogUrl, Target
 from clew.app.terminal import explained
 from clew.errors import RunFinished, SetupFailed
-from clew.groups import Membership, run_group
+from clew.groups import Membership, engine_at, run_group
+from clew.pipeline import absent
 from clew.pipeline.graph import Graph
 from clew.place import Log
 from clew.runtime.engine import Engine, InlineEngine, refuse_frames
@@ -56,9 +57,13 @@ def group(
         flags |= {"log": log or flags.get("log"), "bodies": bodies or flags.get("bodies")}
         settings = in_force(flags)
         make_importable(settings.py_files)
-        graph = settings.applied_to(Target.parse(pipeline).graph())
+        if engine != "inline":
+            # Functions of DataFrames are called by the engine service alone.
+            absent.install()
+        target = Target.parse(pipeline)
+        graph = settings.applied_to(target.graph())
         place = Log.at(settings.log, graph.name, settings.bodies)
-        computes = _engine(engine, token_file, graph)
+        computes = _engine(engine, token_file, target, graph)
         if spare:
             name, dead = _told()
         _check(name, graph)
@@ -75,11 +80,13 @@ def group(
             computes.close()
 
 
-def _engine(url: str, token_file: str | None, graph: Graph) -> Engine:
+def _engine(url: str, token_file: str | None, target: Target, graph: Graph) -> Engine:
     if url == "inline":
         refuse_frames(graph)
         return InlineEngine(graph)
-    raise SetupFailed(f"{url!r} is no engine", "name grpc://HOST:PORT or file:PATH")
+    if token_file is None:
+        raise SetupFailed(f"the engine at {url} asks for a token", "give --token-file as the engine service was given")
+    return engine_at(url, token_file, target.path, target.name)
 
 
 def _told() -> tuple[str, str | None]:

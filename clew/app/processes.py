@@ -11,6 +11,8 @@ from clew.place import Log
 from clew.run import SparkOptions
 from clew.supervisor.processes import Commands
 
+#: Seconds after which an engine service that nobody calls ends by itself: its groups call it all the time.
+_IDLE = 60
 #: Settings of the groups themselves; what else is set they find where this command has found it.
 _PASSED = (
     "restart_delay", "longest_restart_delay", "give_up_after", "poll", "lease", "attempts", "turn_seconds",
@@ -27,7 +29,7 @@ def commands_of(
     if settings.engine == "spark":
         address, token = directory / "engine.address", directory / "engine.token"
         engine = ["--engine", f"file:{address}", "--token-file", str(token)]
-        own = ["--address-file", str(address), "--token-file", str(token)]
+        own = ["--address-file", str(address), "--token-file", str(token), "--idle", str(_IDLE)]
         served = [sys.executable, "-m", "clew.app.main", "engine", file, *own, *_bodies(place), *spark_words(options)]
     passed = [word for name in _PASSED for word in ("--set", f"{name}={getattr(settings, name)}")]
     passed += [word for operator in accept for word in ("--accept", operator)]

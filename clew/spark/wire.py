@@ -2,7 +2,7 @@
 
 A turn is one action. Its answer is a stream of messages, each one byte that says what it is, and then its content:
 that the turn is still thought of, that it has begun, and in the end what came of it. Requests and outcomes are values
-of Clew's own, pickled. Who asks shows a token in the headers of each call, so that nothing of a stranger's is unpickled.
+of Clew's own, pickled. Who asks shows a token in the headers of each call: nothing of a stranger's is unpickled.
 """
 
 import pickle

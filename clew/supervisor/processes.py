@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from clew import trace
 from clew.errors import ClewError, EngineLost, GroupFailed, RunStopped, SetupFailed
@@ -32,6 +33,8 @@ _LOOK = 0.05
 _READ = 0.5
 #: Seconds that processes may take to end when they are told to, before they are killed.
 _GRACE = 60.0
+#: Seconds in which an engine service that is there takes a connection.
+_ANSWER = 1.0
 #: How a group's process ends when starting it again would not help.
 FAILED_FOR_GOOD = 1
 
@@ -271,19 +274,17 @@ class _Engine:
     def _adopted(self) -> bool:
         """Say whether one is there that an earlier supervisor has started."""
         try:
-            pid = int(json.loads(self._address.read_text())["pid"])
-        except (OSError, ValueError, LookupError):
+            place = urlsplit(self._address.read_text().strip())
+            socket.create_connection((place.hostname, place.port), _ANSWER).close()
+        except (OSError, ValueError, TypeError):
             return False
-        return is_running(pid)
+        return True
 
     def end(self) -> None:
-        child = self._child
-        if child is not None:
-            _signal(child.pid, signal.SIGTERM)
-            _wait([child])
-            return
-        with suppress(OSError, ValueError, LookupError):
-            _signal(int(json.loads(self._address.read_text())["pid"]), signal.SIGTERM)
+        """End the service; one that an earlier supervisor has started ends by itself, when nobody calls any more."""
+        if self._child is not None:
+            _signal(self._child.pid, signal.SIGTERM)
+            _wait([self._child])
 
 
 def _spawn(command: Sequence[str], output: Path, stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
