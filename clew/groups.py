@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from clew.admission import (
     refuse_foreign,
     validate,
 )
-from clew.errors import AlreadyRunning, ClewError, SetupFailed
+from clew.errors import AlreadyRunning, ClewError, SetupFailed, StoreUnreachable
 from clew.pipeline.graph import Graph
 from clew.place import Log
 from clew.run import program_of
@@ -32,11 +33,14 @@ from clew.runtime.progress import OperatorProgress, Progress
 from clew.runtime.quarantine import quarantined
 from clew.runtime.runner import Surroundings
 from clew.store.base import Holder, KeptStore, ProcessRow
+from clew.store.reopening import reopened
 from clew.supervisor.processes import Commands, ProcessSupervisor, lives
 from clew.supervisor.tenure import LEASE, SUPERVISOR, Tenure, group_role, this_process
 from clew.supervisor.threads import Policy, Supervisor
 
 _LOG = logging.getLogger(__name__)
+#: Seconds for which a log that cannot be reached is waited for.
+PATIENCE = 300.0
 #: The role of declaring the pipeline to its log, which is had for a moment only.
 _SETUP = "setup"
 #: Seconds between two looks at a run that another process supervises.
@@ -53,15 +57,16 @@ def shared_log(place: Log, pipeline: str) -> KeptStore:
     return place.open(pipeline)
 
 
-def engine_at(url: str, token_file: str, path: str, name: str | None) -> Engine:
+def engine_at(url: str, token_file: str, graph: Graph, path: str, name: str | None) -> Engine:
     """Return the engine service at a URL, or at the one that a file holds: `file:PATH`."""
     from clew.spark.client import RemoteEngine
+    from clew.spark.program import fingerprint
 
     def address() -> tuple[str, str]:
         where = Path(url.removeprefix("file:")).read_text().strip() if url.startswith("file:") else url
         return where, Path(token_file).read_text().strip()
 
-    return RemoteEngine(address, program_of(path, name).ref.digest)
+    return RemoteEngine(address, fingerprint(graph, program_of(path, name)))
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,8 @@ class Membership:
     #: Operators that may go on though they were changed.
     accept: Sequence[str] = ()
     lease: float = LEASE
+    #: Seconds for which a log that cannot be reached is waited for.
+    patience: float = PATIENCE
 
 
 def run_group(
@@ -89,21 +96,40 @@ def run_group(
     Where another process has the group, this one stands by, and takes its place when it is silent for too long. `dead`
     names a process that is known to have ended.
     """
-    progress = Progress()
-    store = shared_log(told.place, told.graph.name)
-    try:
-        holder = this_process()
-        change = _admitted(told, store, holder, stop)
-        work = _Work(told, store, engine, progress, change, stop)
-        tenure = Tenure(store, group_role(told.group), holder, told.lease, work.report, work.asked, work.lost)
+    progress, holder = Progress(), this_process()
+    while True:
+        store = reopened(partial(shared_log, told.place, told.graph.name), told.patience, stop)
         try:
-            if tenure.wait_for(stop, lambda row: tell(_stands_by(told.group, row)), dead):
-                work.run()
+            _work_on(told, store, holder, engine, progress, stop, dead, tell)
+            return progress
+        except StoreUnreachable as error:
+            if stop.is_set():
+                raise
+            # What was under way is not known to be logged: the group recovers, as it does after any failure.
+            _LOG.warning("the log was lost", extra={"group": told.group, "error": str(error)})
+            dead = holder.name
         finally:
-            tenure.close()
+            store.close()
+
+
+def _work_on(
+    told: Membership,
+    store: KeptStore,
+    holder: Holder,
+    engine: Engine,
+    progress: Progress,
+    stop: threading.Event,
+    dead: str | None,
+    tell: Callable[[str], None],
+) -> None:
+    change = _admitted(told, store, holder, stop)
+    work = _Work(told, store, engine, progress, change, stop)
+    tenure = Tenure(lambda: store, group_role(told.group), holder, told.lease, work.report, work.asked, work.lost)
+    try:
+        if tenure.wait_for(stop, lambda row: tell(_stands_by(told.group, row)), dead):
+            work.run()
     finally:
-        store.close()
-    return progress
+        tenure.close()
 
 
 def _stands_by(group: str, row: ProcessRow) -> str:
@@ -180,6 +206,22 @@ class _Work:
         self._supervisor.stop()
 
 
+class Door:
+    """The log of a run, opened again when its server was away."""
+
+    def __init__(self, place: Log, pipeline: str, stop: threading.Event, patience: float = PATIENCE) -> None:
+        self._open = partial(shared_log, place, pipeline)
+        self._stop, self._patience = stop, patience
+        self.store = self._open()
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = reopened(self._open, self._patience, self._stop)
+
+    def close(self) -> None:
+        self.store.close()
+
+
 def run_processes(
     graph: Graph,
     place: Log,
@@ -199,13 +241,17 @@ def run_processes(
     """
     if fresh:
         _clear_unless_running(graph, place)
-    store = shared_log(place, graph.name)
+    over = threading.Event()
+    door = Door(place, graph.name, over)
     try:
         holder = this_process()
         told = Membership(graph, "", place, policy, accept, lease)
-        supervisor = ProcessSupervisor(graph, store, commands, policy, progress)
-        over = threading.Event()
-        tenure = Tenure(store, SUPERVISOR, holder, lease, dict, lambda _: supervisor.stop(), supervisor.stop)
+        supervisor = ProcessSupervisor(graph, door, commands, policy, progress)
+
+        def asked(_: str) -> None:
+            supervisor.stop()
+
+        tenure = Tenure(lambda: door.store, SUPERVISOR, holder, lease, dict, asked, supervisor.stop)
         other = tenure.take()
         if other is not None and not lives(other):
             # Its time is not up, but it is known to be gone.
@@ -213,11 +259,11 @@ def run_processes(
         if other is not None:
             raise AlreadyRunning(graph.name, other.holder.host, other.holder.pid)
         try:
-            _admitted(told, store, holder, over)
+            _admitted(told, door.store, holder, over)
             validate(graph)
             begins()
             stops(supervisor.stop)
-            collector = _collector(graph, store, place, policy, over)
+            collector = _collector(graph, door, place, policy, over)
             try:
                 supervisor.run()
             finally:
@@ -226,10 +272,10 @@ def run_processes(
                     collector.join()
         finally:
             tenure.close()
-        progress.quarantined = sum(one.open for one in quarantined(graph, store))
+        progress.quarantined = sum(one.open for one in quarantined(graph, door.store))
         return progress
     finally:
-        store.close()
+        door.close()
 
 
 def _clear_unless_running(graph: Graph, place: Log) -> None:
@@ -245,9 +291,7 @@ def _clear_unless_running(graph: Graph, place: Log) -> None:
     clear(graph, place)
 
 
-def _collector(
-    graph: Graph, store: KeptStore, place: Log, policy: Policy, over: threading.Event
-) -> threading.Thread | None:
+def _collector(graph: Graph, door: Door, place: Log, policy: Policy, over: threading.Event) -> threading.Thread | None:
     every = policy.collect_every
     if every is None:
         return None
@@ -255,7 +299,7 @@ def _collector(
     def work() -> None:
         while not over.wait(every):
             with suppress(ClewError):
-                collect(store, place.bodies, kept_events(graph, store))
+                collect(door.store, place.bodies, kept_events(graph, door.store))
 
     thread = threading.Thread(target=work, name="collector")
     thread.start()

@@ -86,7 +86,7 @@ def _engine(url: str, token_file: str | None, target: Target, graph: Graph) -> E
         return InlineEngine(graph)
     if token_file is None:
         raise SetupFailed(f"the engine at {url} asks for a token", "give --token-file as the engine service was given")
-    return engine_at(url, token_file, target.path, target.name)
+    return engine_at(url, token_file, graph, target.path, target.name)
 
 
 def _told() -> tuple[str, str | None]:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from clew import trace
-from clew.errors import ClewError, EngineLost, GroupFailed, RunStopped, SetupFailed
+from clew.errors import ClewError, EngineLost, GroupFailed, RunStopped, SetupFailed, StoreUnreachable
 from clew.pipeline.graph import Graph
 from clew.runtime.progress import OperatorProgress, Progress
 from clew.store.base import KeptStore, ProcessRow
@@ -72,11 +72,20 @@ class _Group:
         return group_role(self.name)
 
 
+class Door(Protocol):
+    """The log, which can be opened again when its server was away."""
+
+    store: KeptStore
+
+    def reopen(self) -> None:
+        """Wait for the server, and open the log again; raises StoreUnreachable when that takes too long."""
+
+
 class ProcessSupervisor:
     """Keeps the processes of all groups alive until they have finished, or until one must not be started again."""
 
-    def __init__(self, graph: Graph, store: KeptStore, commands: Commands, policy: Policy, progress: Progress) -> None:
-        self._graph, self._store, self._commands = graph, store, commands
+    def __init__(self, graph: Graph, door: Door, commands: Commands, policy: Policy, progress: Progress) -> None:
+        self._graph, self._door, self._commands = graph, door, commands
         self._policy, self._progress = policy, progress
         self._groups = [_Group(name) for name in graph.groups]
         self._engine = _Engine(commands, policy) if commands.engine is not None else None
@@ -92,7 +101,11 @@ class ProcessSupervisor:
         self._commands.directory.mkdir(parents=True, exist_ok=True)
         try:
             while not self._stop.is_set() and not all(group.ended for group in self._groups):
-                self._look()
+                try:
+                    self._look()
+                except StoreUnreachable:
+                    # Groups wait for it, as this does; nothing of them need be known meanwhile.
+                    self._door.reopen()
                 self._stop.wait(_LOOK)
         finally:
             self._end()
@@ -116,7 +129,7 @@ class ProcessSupervisor:
         if time.monotonic() < self._read_at:
             return
         self._read_at = time.monotonic() + _READ
-        rows = {row.role: row for row in self._store.processes()}
+        rows = {row.role: row for row in self._door.store.processes()}
         for group in self._groups:
             group.row = rows.get(group.role)
             if group.row is not None:
@@ -199,7 +212,7 @@ class ProcessSupervisor:
         """End the run when all that is left waits for somebody to decide on what was set aside."""
         phases = {row.phase for row in self._progress.rows().values()}
         held = "held" in phases and phases <= {"held", "finished", "waiting"}
-        held = held and not any(self._store.backlog(link.receiver).events for link in self._graph.links)
+        held = held and not any(self._door.store.backlog(link.receiver).events for link in self._graph.links)
         if held and self._held_before:
             self.stop()
         self._held_before = held
@@ -208,7 +221,7 @@ class ProcessSupervisor:
         """Let all processes that this machine has of the run end, and those elsewhere."""
         with suppress(ClewError):
             if not all(group.ended for group in self._groups):
-                self._store.ask_processes("stop")
+                self._door.store.ask_processes("stop")
         if self._spare is not None and self._spare.stdin is not None:
             with suppress(OSError):
                 self._spare.stdin.close()
@@ -231,7 +244,9 @@ class ProcessSupervisor:
         until = time.monotonic() + _GRACE
         with suppress(ClewError):
             roles = {group.role for group in self._groups}
-            while time.monotonic() < until and any(row.role in roles and lives(row) for row in self._store.processes()):
+            while time.monotonic() < until and any(
+                row.role in roles and lives(row) for row in self._door.store.processes()
+            ):
                 time.sleep(_LOOK)
 
 

@@ -37,7 +37,7 @@ class Tenure:
 
     def __init__(
         self,
-        store: Leases,
+        store: Callable[[], Leases],
         role: str,
         holder: Holder,
         seconds: float,
@@ -52,7 +52,7 @@ class Tenure:
 
     def take(self, dead: str | None = None) -> ProcessRow | None:
         """Take the role, once it is to be had; returns who has it."""
-        other = self._store.take_lease(self._role, self._holder, self._seconds, dead)
+        other = self._store().take_lease(self._role, self._holder, self._seconds, dead)
         if other is None:
             self._thread = threading.Thread(target=self._keep, name=f"lease-{self._role}", daemon=True)
             self._thread.start()
@@ -78,8 +78,9 @@ class Tenure:
             return
         self._thread.join()
         try:
-            if self._store.renew_lease(self._role, self._holder, self._seconds, self._report()) is not None:
-                self._store.release_lease(self._role, self._holder)
+            store = self._store()
+            if store.renew_lease(self._role, self._holder, self._seconds, self._report()) is not None:
+                store.release_lease(self._role, self._holder)
         except ClewError as error:
             # It is to be had when its time is up.
             _LOG.debug("role not given up", extra={"role": self._role, "error": str(error)})
@@ -87,7 +88,7 @@ class Tenure:
     def _keep(self) -> None:
         while not self._over.wait(self._seconds / _RENEWALS):
             try:
-                asked = self._store.renew_lease(self._role, self._holder, self._seconds, self._report())
+                asked = self._store().renew_lease(self._role, self._holder, self._seconds, self._report())
             except ClewError as error:
                 # Who works with the log finds out by itself.
                 _LOG.debug("role not renewed", extra={"role": self._role, "error": str(error)})
