@@ -454,6 +454,19 @@ class AlreadyRunning(ClewError):
 
 
 @dataclass(eq=False)
+class RoleLost(ClewError):
+    """Another process has taken a group over while this one was silent."""
+
+    group: str
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group} was taken over by another process while this one was silent; it changes nothing any "
+            "more, and can be started again to stand by"
+        )
+
+
+@dataclass(eq=False)
 class NoSuchPort(ClewError):
     """Lineage was asked of a port that is not there."""
 

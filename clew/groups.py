@@ -20,7 +20,7 @@ from clew.admission import (
     refuse_foreign,
     validate,
 )
-from clew.errors import AlreadyRunning, ClewError, SetupFailed, StoreUnreachable
+from clew.errors import AlreadyRunning, ClewError, RoleLost, SetupFailed, StoreUnreachable
 from clew.pipeline.graph import Graph
 from clew.place import Log
 from clew.run import program_of
@@ -43,6 +43,8 @@ _LOG = logging.getLogger(__name__)
 PATIENCE = 300.0
 #: The role of declaring the pipeline to its log, which is had for a moment only.
 _SETUP = "setup"
+#: Seconds after which a process that is told to stop begins to.
+_TOLD = 0.05
 #: Seconds between two looks at a run that another process supervises.
 _LOOK = 0.5
 
@@ -107,7 +109,6 @@ def run_group(
                 raise
             # What was under way is not known to be logged: the group recovers, as it does after any failure.
             _LOG.warning("the log was lost", extra={"group": told.group, "error": str(error)})
-            dead = holder.name
         finally:
             store.close()
 
@@ -171,7 +172,8 @@ class _Work:
         self._channels = channels
         self._supervisor = Supervisor(around, told.policy, (told.group,))
         self._error: BaseException | None = None
-        self._taken = False
+        self._over = threading.Event()
+        self._is_lost = False
 
     def run(self) -> None:
         self._bell.listen(self._channels.news)
@@ -183,8 +185,11 @@ class _Work:
             self._error = error
             raise
         finally:
-            self._stop.set()
+            self._over.set()
+            watch.join()
             self._bell.close()
+        if self._is_lost:
+            raise RoleLost(self._told.group)
 
     def report(self) -> Mapping[str, Any]:
         """Return what others may know of this process."""
@@ -198,12 +203,13 @@ class _Work:
 
     def lost(self) -> None:
         """End, because another process has the group; what this one still does is refused by the log."""
-        _LOG.warning("another process has taken the group over", extra={"group": self._told.group})
-        self._stop.set()
+        self._is_lost = True
 
     def _end_when_told(self) -> None:
-        self._stop.wait()
-        self._supervisor.stop()
+        while not self._over.wait(_TOLD):
+            if self._stop.is_set() or self._is_lost:
+                self._supervisor.stop()
+                return
 
 
 class Door:

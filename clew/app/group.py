@@ -14,13 +14,16 @@ from clew.app.flags import PyFiles, Set, make_importable
 from clew.app.settings import from_texts, in_force, words
 from clew.app.target import Bodies, LogUrl, Target
 from clew.app.terminal import explained
-from clew.errors import RunFinished, SetupFailed
+from clew.errors import RoleLost, RunFinished, SetupFailed
 from clew.groups import Membership, engine_at, run_group
 from clew.pipeline import absent
 from clew.pipeline.graph import Graph
 from clew.place import Log
 from clew.runtime.engine import Engine, InlineEngine, refuse_frames
 from clew.supervisor.processes import stopped_by
+
+#: The exit code of a process whose group another one has now; what starts it may do so again.
+_LOST = 75
 
 
 def group(
@@ -76,6 +79,9 @@ def group(
                 run_group(member, computes, stop, dead, lambda text: typer.echo(text, err=True))
         except RunFinished as finished:
             typer.echo(str(finished), err=True)
+        except RoleLost as lost:
+            typer.echo(str(lost), err=True)
+            raise typer.Exit(_LOST) from None
         finally:
             computes.close()
 

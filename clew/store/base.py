@@ -351,8 +351,8 @@ class Leases(Protocol):
     def take_lease(self, role: str, holder: Holder, seconds: float, dead: str | None = None) -> ProcessRow | None:
         """Take a role for some seconds; returns who has it, or None when it is the holder's now.
 
-        It is to be had where nobody ever had it, where its time is up, or where `dead` names who has it. Durable when
-        it returns, as all of these are.
+        It is to be had where nobody ever had it, where its time is up, where `dead` names who has it, and by who has it
+        already. Durable when it returns, as all of these are.
         """
 
     def renew_lease(self, role: str, holder: Holder, seconds: float, report: Mapping[str, Any]) -> str | None:

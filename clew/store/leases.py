@@ -10,8 +10,9 @@ from clew.store.statements import Transaction
 _TAKE = """INSERT INTO process (role, holder, host, pid, starts, seen, until, asked, report)
     VALUES (?, ?, ?, ?, 1, ?, ?, '', '{}')
     ON CONFLICT (role) DO UPDATE SET holder = excluded.holder, host = excluded.host, pid = excluded.pid,
-        starts = process.starts + 1, seen = excluded.seen, until = excluded.until, asked = '', report = '{}'
-    WHERE process.until <= ? OR process.holder = ?"""
+        starts = process.starts + CASE WHEN process.holder = excluded.holder THEN 0 ELSE 1 END,
+        seen = excluded.seen, until = excluded.until, asked = '', report = '{}'
+    WHERE process.until <= ? OR process.holder = ? OR process.holder = excluded.holder"""
 _RENEW = "UPDATE process SET seen = ?, until = ?, report = ? WHERE role = ? AND holder = ? AND until > 0"
 _RELEASE = "UPDATE process SET seen = ?, until = 0 WHERE role = ? AND holder = ?"
 _ROWS = "SELECT role, holder, host, pid, starts, seen, until, report FROM process"

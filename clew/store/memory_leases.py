@@ -31,9 +31,10 @@ class MemoryLeases:
     def take_lease(self, role: str, holder: Holder, seconds: float, dead: str | None = None) -> ProcessRow | None:
         with self._leases_lock:
             now, lease = time.monotonic(), self._leases.get(role)
-            if lease is not None and lease.until is not None and lease.until > now and lease.holder.name != dead:
+            free = lease is None or lease.until is None or lease.until <= now
+            if lease is not None and not free and lease.holder.name not in (dead, holder.name):
                 return _row(role, lease, now)
-            starts = 1 if lease is None else lease.starts + 1
+            starts = 1 if lease is None else lease.starts + (lease.holder.name != holder.name)
             self._leases[role] = _Lease(holder, starts, now, now + seconds)
             return None
 

@@ -41,6 +41,12 @@ def test_a_role_of_somebody_who_is_known_to_be_dead_goes_to_the_next_at_once(sha
     assert (row.holder, row.starts) == (OTHER, 2)
 
 
+def test_who_has_a_role_may_take_it_again_which_is_no_new_start(shared: KeptStore) -> None:
+    assert shared.take_lease("group a", ONE, 60) is None
+    assert shared.take_lease("group a", ONE, 60) is None
+    assert shared.processes()[0].starts == 1
+
+
 def test_what_a_process_says_of_itself_is_told(shared: KeptStore) -> None:
     shared.take_lease("group a", ONE, 60)
     assert shared.renew_lease("group a", ONE, 60, {"turns": 3}) == ""
