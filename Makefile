@@ -29,10 +29,11 @@ tools:
 test: lint tools
 	$(BIN)/pytest -n 2 --dist worksteal --figures test
 
-# For hours: random schedules that nobody has seen before, every sweep in full, a million events verified.
+# For hours: random schedules that nobody has seen before, every sweep in full, a million events verified. Interrupted, it
+# goes on where it was when it is called again, while code and tests are the same. Many of its tests wait: hence four.
 SCHEDULES ?= 200000
 soak: lint tools
-	CLEW_SOAK=1 CLEW_SCHEDULES=$(SCHEDULES) $(BIN)/pytest -n 2 --dist worksteal --timeout 0 --figures soak
+	CLEW_SOAK=1 CLEW_SCHEDULES=$(SCHEDULES) $(BIN)/pytest -n 4 --dist worksteal --timeout 0 --figures soak --resume .soak
 
 # The pages as a site, with a reference made of docstrings: site/index.html.
 docs: setup

@@ -5,7 +5,7 @@ import re
 import signal
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -16,7 +16,10 @@ from psycopg import sql
 from clew.faultpoint import arm
 from tests import figures
 from tests.postgres_server import PostgresServer
-from tests.soak import SOAK
+from tests.soak import SOAK, Kept
+
+#: What a session that is gone on with has shown before.
+KEPT: pytest.StashKey[Kept | None] = pytest.StashKey()
 
 # Machines are shared: how long an example takes says nothing about what it shows.
 settings.register_profile("clew", deadline=None)
@@ -26,6 +29,8 @@ settings.load_profile("clew")
 def pytest_addoption(parser: pytest.Parser) -> None:
     help = "end with the table of figures, of `make test` or of `make soak`, and fail when one is not reached"
     parser.addoption("--figures", choices=("test", "soak"), help=help)
+    help = "keep what has passed and was counted in DIR, and go on from there while code and tests are the same"
+    parser.addoption("--resume", metavar="DIR", help=help)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,7 +40,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         # And nohup lets all of it ignore that its terminal has gone, which tests of that must not.
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    if figures.PLACE not in os.environ:
+    resume = config.getoption("--resume")
+    kept = Kept(resume) if resume else None
+    config.stash[KEPT] = kept
+    if kept is not None and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(_Keeper(kept))
+    if kept is not None:
+        os.environ[figures.PLACE] = str(kept.figures)
+    elif figures.PLACE not in os.environ:
         descriptor, os.environ[figures.PLACE] = tempfile.mkstemp(prefix="clew-figures-")
         os.close(descriptor)
         config.add_cleanup(lambda: os.unlink(os.environ.pop(figures.PLACE)))
@@ -44,8 +56,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave what takes long, and shows once more what other tests show, to `make soak`."""
     if not SOAK:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("soak")])
-        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+        _deselect(config, items, lambda item: item.get_closest_marker("soak") is not None)
+    kept = config.stash[KEPT]
+    if kept is not None:
+        passed = kept.passed()
+        _deselect(config, items, lambda item: item.nodeid in passed)
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item], out: Callable[[pytest.Item], bool]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if out(item)])
+    items[:] = [item for item in items if not out(item)]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -53,6 +73,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     scenario = re.search(r"test_scenario_(\d+)", report.nodeid)
     if scenario and report.when == "call" and report.passed and "PYTEST_XDIST_WORKER" not in os.environ:
         figures.tally(figures.SCENARIO, str(int(scenario[1])))
+
+
+class _Keeper:
+    """Keeps the tests that have passed; only the session that all processes report to hears of all of them."""
+
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self._kept.keep(report.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

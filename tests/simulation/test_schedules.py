@@ -25,10 +25,14 @@ PARTS = 8
 MOST_EXAMPLES = 500
 
 
-def searches(examples: int) -> list[int]:
-    """Return how far to look, search by search: as far as the suite does, or as far as was asked."""
+def searches(examples: int) -> pytest.MarkDecorator:
+    """Parametrise a test by how far it looks: once as far as the suite does, or in as many searches as were asked for.
+
+    Each is a test of its own, so that several processes share them, and those that were made need not be made again.
+    """
     left = ASKED // (len(SCENES) + PARTS) + 1 if ASKED else examples
-    return [min(MOST_EXAMPLES, left - begun) for begun in range(0, left, MOST_EXAMPLES)]
+    cases = [(number, min(MOST_EXAMPLES, left - begun)) for number, begun in enumerate(range(0, left, MOST_EXAMPLES))]
+    return pytest.mark.parametrize(("number", "examples"), cases, ids=[f"search{number}" for number, _ in cases])
 
 
 def search(examples: int) -> settings:
@@ -69,17 +73,19 @@ BLUEPRINTS = st.builds(
 )
 
 
+@searches(45)
 @each_scene
-def test_whatever_crashes_the_sinks_hold_what_some_run_without_failures_leaves(scene: Scene) -> None:
-    for examples in searches(45):
-        _look_at(st.just(scene), SEEDS, examples, 0)
+def test_whatever_crashes_the_sinks_hold_what_some_run_without_failures_leaves(
+    scene: Scene, number: int, examples: int
+) -> None:
+    _look_at(st.just(scene), SEEDS, examples, number)
 
 
+@searches(110)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_whatever_pipeline_crashes_some_run_without_failures_explains_it(part: int) -> None:
+def test_whatever_pipeline_crashes_some_run_without_failures_explains_it(part: int, number: int, examples: int) -> None:
     # A seed of its own, or every part would draw the same pipelines.
-    for examples in searches(110):
-        _look_at(BLUEPRINTS.map(scene_of), st.integers(16 * part, 16 * part + 15), examples, part)
+    _look_at(BLUEPRINTS.map(scene_of), st.integers(16 * part, 16 * part + 15), examples, PARTS * number + part)
 
 
 def _look_at(scenes: st.SearchStrategy[Scene], seeds: st.SearchStrategy[int], examples: int, begin: int) -> None:
