@@ -159,7 +159,6 @@ PIPELINE = """
 import os
 
 import pyarrow as pa
-import pyarrow.parquet
 
 from clew import Pipeline, generator, http
 
