@@ -8,7 +8,6 @@ from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
 
 from clew.connectors.cures import before_the_sink
 from clew.connectors.jsonvalues import encoded
@@ -129,7 +128,10 @@ def _remove_leftovers(final: str) -> None:
 
 
 def _write_parquet(out: BinaryIO, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
-    with pa.parquet.ParquetWriter(out, schema, compression="snappy", version="2.6") as writer:
+    # Imported here: it brings file systems along, which are large.
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(out, schema, compression="snappy", version="2.6") as writer:
         for table in tables:
             writer.write_table(table.cast(schema))
 

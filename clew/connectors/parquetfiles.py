@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet
 
 from clew.connectors.cures import DECLARED_ANEW
 from clew.connectors.listing import Entry
@@ -15,7 +15,7 @@ from clew.errors import SourceFailed
 def footer(entry: Entry) -> tuple[Entry, pa.Schema]:
     """Read a file's footer: return the entry with its row counts, and the file's schema."""
     try:
-        with pa.parquet.ParquetFile(entry.path) as file:
+        with _opened(entry) as file:
             metadata = file.metadata
             groups = tuple(metadata.row_group(index).num_rows for index in range(metadata.num_row_groups))
             return replace(entry, groups=groups), file.schema_arrow.remove_metadata()
@@ -30,7 +30,7 @@ def read(entry: Entry, columns: Columns, row: int, rows: int) -> Iterator[pa.Tab
     entry.check()
     first, skip = _group_of(entry, row)
     try:
-        with pa.parquet.ParquetFile(entry.path) as file:
+        with _opened(entry) as file:
             _check_columns(entry, file.schema_arrow, columns)
             batches = file.iter_batches(
                 batch_size=min(max(rows, 4096), 65536), row_groups=list(range(first, len(entry.groups))),
@@ -45,6 +45,13 @@ def read(entry: Entry, columns: Columns, row: int, rows: int) -> Iterator[pa.Tab
             f"write the file again and start a new run, or declare what the columns hold {DECLARED_ANEW}",
         ) from None  # fmt: skip
     entry.check()
+
+
+def _opened(entry: Entry) -> Any:
+    # Imported here: it brings file systems along, which are large, and who only declares reads no file.
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(entry.path)
 
 
 def skipped(entry: Entry, row: int) -> int:

@@ -8,13 +8,10 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote as percent
 
-import psycopg
-import psycopg.conninfo
 import pyarrow as pa
-from psycopg.types.string import TextLoader
 
 from clew.connectors.dialect import MARKERS, Dialect, Failed, Marker, Page, Transaction, quote, quote_table
 from clew.connectors.postgrescopy import columns, csv, ordered
@@ -23,6 +20,9 @@ from clew.connectors.sqlvalues import UNCONSTRAINED
 from clew.errors import GraphError, SinkFailed, SourceFailed
 from clew.pipeline.contracts import WriteAction
 from clew.pipeline.location import caller
+
+if TYPE_CHECKING:
+    import psycopg
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Postgres(Dialect):
         return self.url
 
     def describe(self) -> str:
-        parts = psycopg.conninfo.conninfo_to_dict(self.url)
+        parts = _parts(self.url)
         user = f"{percent(str(parts['user']))}@" if parts.get("user") else ""
         port = f":{parts['port']}" if parts.get("port") else ""
         return f"postgresql://{user}{parts.get('host') or ''}{port}/{parts.get('dbname') or ''}"
@@ -98,13 +98,15 @@ class Postgres(Dialect):
 
     @contextmanager
     def _connected(self, failed: Failed) -> Iterator["psycopg.Connection[Any]"]:
+        import psycopg
+        from psycopg.types.string import TextLoader
+
         try:
-            parts = psycopg.conninfo.conninfo_to_dict(self.url)
+            parts = _parts(self.url)
             parts["options"] = f"{_SETTINGS} {parts.get('options') or ''}".strip()
             parts.setdefault("connect_timeout", "10")
             parts.setdefault("application_name", "clew")
-            # conninfo_to_dict is typed for every keyword at once.
-            connection = psycopg.connect(**parts)  # type: ignore[arg-type]
+            connection = psycopg.connect(**parts)
             try:
                 for name in ("uuid", "json", "jsonb"):
                     connection.adapters.register_loader(name, TextLoader)
@@ -116,10 +118,10 @@ class Postgres(Dialect):
             raise failed(self._masked(_said(error)), _cure(error)) from None
 
     def _masked(self, text: str) -> str:
-        password = psycopg.conninfo.conninfo_to_dict(self.url).get("password")
+        password = _parts(self.url).get("password")
         return text.replace(str(password), "***") if password else text
 
-    def _type_of(self, connection: "psycopg.Connection[Any]", column: psycopg.Column) -> pa.DataType:
+    def _type_of(self, connection: "psycopg.Connection[Any]", column: "psycopg.Column") -> pa.DataType:
         info = connection.adapters.types.get(column.type_code)
         name = info.name if info and column.type_code == info.oid else ""
         if name == "numeric":
@@ -155,6 +157,8 @@ class _PostgresTransaction(Transaction):
 
     def _patiently(self, work: Callable[[], T]) -> T:
         """Do what may wait for a lock; a frozen process that was replaced shall not hold up the one that follows it."""
+        import psycopg
+
         with suppress(psycopg.errors.LockNotAvailable), self.connection.transaction():
             self._run(f"SET LOCAL lock_timeout TO '{_PATIENCE}'")
             done = work()
@@ -254,8 +258,10 @@ def postgres(
     A query with `unique=`, a unique and ordered column of it, is replayed by that column; without, its
     result is stored first. A table is appended to, or, with `key=`, rows with the same key are replaced.
     """
+    import psycopg
+
     try:
-        psycopg.conninfo.conninfo_to_dict(url)
+        _parts(url)
     except psycopg.Error:
         # Neither the URL nor libpq's words about it are shown: they may hold the password.
         message = "the URL given to postgres cannot be read; write postgresql://user@host:port/database"
@@ -263,18 +269,25 @@ def postgres(
     return declare(Postgres(url), table, key, query, unique, rows_per_event, schema)
 
 
+def _parts(url: str) -> dict[str, Any]:
+    # Imported here and where a connection is made: who has no PostgreSQL does not pay for its driver.
+    from psycopg.conninfo import conninfo_to_dict
+
+    return conninfo_to_dict(url)
+
+
 def _text(sql: str) -> bytes:
     """Pass on a statement that was put together here, identifiers quoted and values bound."""
     return sql.encode("utf-8")
 
 
-def _said(error: psycopg.Error) -> str:
+def _said(error: "psycopg.Error") -> str:
     """Return the server's own sentence, without the excerpt of the statement."""
     parts = (error.diag.message_primary, error.diag.message_detail)
     return " ".join(part for part in parts if part) or " ".join(str(error).split())
 
 
-def _cure(error: psycopg.Error) -> str:
+def _cure(error: "psycopg.Error") -> str:
     for state, cure in (
         ("28", "check the user and the password in the URL"),
         ("3D", "check the name of the database in the URL, or create it"),
@@ -289,6 +302,8 @@ def _cure(error: psycopg.Error) -> str:
     ):
         if (error.sqlstate or "").startswith(state):
             return cure
+    import psycopg
+
     if isinstance(error, psycopg.OperationalError):
         return "check that the server runs and that the host, the port and the password in the URL are right"
     return "check the statement and the table's columns against the records"

@@ -39,7 +39,6 @@ _IN_EARNEST = {
     *(f"pyspark.sql.types.{name}" for name in ("ArrayType", "DecimalType", "MapType", "StructField", "StructType")),
     *(f"pyspark.sql.pandas.types.{name}" for name in ("to_arrow_schema", "to_arrow_type")),
 }
-_FAILURE = ("Exception", "Error")
 #: Of what Python does with objects, what gives another of Spark's, and what asks for a value.
 _OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "neg", "invert", "getitem",
@@ -117,7 +116,7 @@ def _exported(module: ModuleType) -> list[str]:
     """Return what `from module import *` takes, as its source says."""
     assert module.__spec__ is not None
     source = Path(module.__spec__.origin or "").read_text(encoding="utf-8")
-    said = re.search(r"^__all__ = (\[.*?^\]|\[.*\]$)", re.sub(r"#.*", "", source), re.MULTILINE | re.DOTALL)
+    said = re.search(r"^__all__ = (\[[^\]]*\])", re.sub(r"#.*", "", source), re.MULTILINE)
     if said is None:
         raise AttributeError(f"{module.__name__} names nothing that is exported")
     return [str(name) for name in ast.literal_eval(said[1])]
@@ -133,7 +132,9 @@ class Kind(ABCMeta):
             raise AttributeError(f"{cls.__name__} has no {name} here")
         path = f"{cls.__qualname__}.{name}"
         value = _VALUES[path] if path in _VALUES else _made(path, cls.__module__)
-        setattr(cls, name, value)
+        if _is_made(cls):
+            # Asked once; a user's own class is left as it was written.
+            setattr(cls, name, value)
         return value
 
     def __call__(cls, *given: Any, **named: Any) -> Any:
@@ -141,15 +142,12 @@ class Kind(ABCMeta):
         decorated = _decorated(_told(cls), given, named) if _is_made(cls) else None
         return super().__call__(*given, **named) if decorated is None else decorated
 
-    def __getitem__(cls, item: Any) -> "Kind":
-        return cls
-
 
 def _made(path: str, module: str) -> Kind:
     name = path.rpartition(".")[2]
     # What is caught or raised must be an exception.
-    bases = (Absent, Exception) if name.endswith(_FAILURE) else (Absent,)
-    return Kind(name, bases, {"__module__": module, "__qualname__": path, "_made": True})
+    base = _Failure if name.endswith(("Exception", "Error")) else Absent
+    return Kind(name, (base,), {"__module__": module, "__qualname__": path, "_made": True})
 
 
 def _is_made(kind: Kind) -> bool:
@@ -171,6 +169,9 @@ class Absent(metaclass=Kind):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         pass
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return cls
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -198,6 +199,15 @@ for _name in _OPERATORS:
     setattr(Absent, f"__{_name}__", lambda self, *_: _at(repr(self)))
 for _name in _QUESTIONS:
     setattr(Absent, f"__{_name}__", Absent._ask)
+
+
+class _Failure(Absent, Exception):
+    """Stands for an exception of Spark's."""
+
+    __module__ = "pyspark"
+
+    def __bool__(self) -> bool:
+        return True
 
 
 class Decorated(Absent):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from clew import Context, InputSet, Operator, Pipeline, cached, files, generator, http

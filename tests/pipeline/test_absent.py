@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -311,7 +312,11 @@ def test_every_name_that_pyspark_exports_reads_alike() -> None:
         for one in map(importlib.import_module, modules):
             print(json.dumps({name: digest_of(getattr(one, name)) for name in one.__all__}))
     """
-    assert python(names, "absent").splitlines() == python(names, "real").splitlines()
+    read = python(names, "absent").splitlines()
+    assert read == python(names, "real").splitlines()
+    functions = json.loads(read[1])
+    # Three have a second name.
+    assert len(set(functions.values())) == len(functions) - 3 > 400
 
 
 COMPUTED = """
@@ -327,6 +332,13 @@ COMPUTED = """
     def plus(values):
         return values
     assert plus.__name__ == "plus" and plus and plus.returnType is not None
+    from pyspark.errors import PySparkValueError
+    class Own(PySparkValueError):
+        pass
+    try:
+        raise Own("x") if known else PySparkValueError(errorClass="X", messageParameters={})
+    except PySparkValueError as error:
+        assert str(error) == "x"
 """
 
 IMPORTS = """
@@ -349,14 +361,49 @@ ASKING = {
 def test_a_file_may_compute_with_spark_while_it_is_imported_but_ask_it_nothing(tmp_path: Path) -> None:
     texts = {line: f"{SOURCE}{IMPORTS}\n    x = {line}\n" for line in ASKING} | {"computed": SOURCE + COMPUTED}
     said = told(False, {line: written(tmp_path / str(i), {"pipeline.py": texts[line]}) for i, line in enumerate(texts)})
-    assert list(said.pop("computed")[1]) == ["numbers"]
+    computed = said.pop("computed")
+    assert list(computed[1]) == ["numbers"], computed
     for line, asked in ASKING.items():
         assert f"{asked} is asked of Spark while the file is imported, expected a file that only declares" in said[line]
         assert 'put this under if __name__ == "__main__", or into a function' in said[line]
         assert line in said[line]
 
 
-def test_stand_ins_are_refused_where_pyspark_is() -> None:
-    pytest.importorskip("pyspark")
+def test_stand_ins_are_refused_where_pyspark_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", ModuleType("pyspark"))
     with pytest.raises(AssertionError, match="pyspark is imported already, expected a process without it"):
         absent.install()
+
+
+#: What a process that has groups of a pipeline and no Spark imports, the largest it can be.
+CONTROL = """
+    import importlib, json, pkgutil, sys
+    from clew.pipeline import absent
+    absent.install()
+    from clew import runtime
+    for module in pkgutil.iter_modules(runtime.__path__):
+        importlib.import_module(f"clew.runtime.{module.name}")
+    import clew.store.postgres, clew.supervisor.threads, pyarrow.flight
+    from clew.pipeline.load import load
+    graph = load("examples/sales/pipeline.py").graph()
+    assert [spec.version for spec in graph.operators.values()]
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    print(json.dumps([sorted(sys.modules), int(lines["VmHWM"].split()[0]) / 1024]))
+"""
+#: What is large, and of no use where no record is touched.
+LARGE = {
+    "pandas", "pyarrow.acero", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "deltalake", "httpx", "rich",
+    "typer", "pydantic", "structlog", "prometheus_client", "openlineage", "pyspark.context", "pyspark.core", "py4j",
+}  # fmt: skip
+
+
+def test_a_process_without_spark_imports_nothing_large_and_stays_below_its_bound() -> None:
+    modules, megabytes = json.loads(python(CONTROL))
+    assert not LARGE.intersection(modules)
+    assert "pyspark.sql.functions" in modules
+    assert megabytes < 120
+
+
+def test_who_declares_does_not_pay_for_drivers_that_he_does_not_use() -> None:
+    modules = python("import sys; from clew import Pipeline, files; print(*sys.modules)").split()
+    assert not (LARGE | {"psycopg", "pyspark"}).intersection(modules)

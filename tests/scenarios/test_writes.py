@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from clew import Pipeline, faultpoint, files, generator, postgres, sqlite
