@@ -130,7 +130,8 @@ def token_in(path: str) -> str:
                 f"no token can be written to {path} ({error.strerror})", "give another --token-file"
             ) from error
         finally:
-            own.unlink(missing_ok=True)
+            with suppress(OSError):
+                own.unlink()
     token = file.read_text().strip()
     if not token:
         raise SetupFailed(f"the token file {path} is empty", "remove it: the engine makes a new one")
