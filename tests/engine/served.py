@@ -43,6 +43,11 @@ def read(count: int = 1) -> list[ReadTask]:
     return [ReadTask(BodyPlace(None, "source", 1, 1), None, ((0, count),), {})]
 
 
+def piece(number: int) -> list[ReadTask]:
+    """A task that reads one event of such a source."""
+    return [ReadTask(BodyPlace(None, "source", 1, 1), None, ((number, number + 1),), {})]
+
+
 class Told(InlineEngine):
     """Does with each turn what a test says; a job's `about` says which is which."""
 

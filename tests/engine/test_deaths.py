@@ -10,13 +10,15 @@ import pytest
 
 from clew import Pipeline, generator
 from clew.errors import EngineFailed, EngineLost
+from clew.pipeline.load import load
 from clew.run import quarantine_of, run
 from clew.runtime.engine import InlineEngine, Job, Ran
 from clew.runtime.task import GenerateTask
 from clew.spark import client
 from clew.spark.client import RemoteEngine
+from clew.spark.program import Program, fingerprint
 from clew.spark.wire import Request
-from tests.engine.served import CODE, TOKEN, Command, InThread, Relay, Told, asked, job, read, served, until
+from tests.engine.served import CODE, TOKEN, Command, InThread, Relay, Told, asked, job, piece, read, served, until
 
 FILE = """
 import os
@@ -73,15 +75,7 @@ def keeper(tmp_path: Path) -> Iterator[Keeper]:
     keeper.kill()
 
 
-def piece(number: int) -> list[Any]:
-    (task,) = read()
-    return [type(task)(task.place, None, ((number, number + 1),), {})]
-
-
 def test_a_turn_is_tried_again_and_one_that_kills_three_times_is_to_blame(keeper: Keeper, tmp_path: Path) -> None:
-    from clew.pipeline.load import load
-    from clew.spark.program import Program, fingerprint
-
     code = fingerprint(load(str(keeper.file)).graph(), Program.of_file(keeper.file))
     engine = RemoteEngine(keeper.address, code, patience=60.0)
     tried = lambda: (tmp_path / "tried").read_text().split() if (tmp_path / "tried").exists() else []  # noqa: E731
