@@ -77,7 +77,7 @@ def engine(
         program = program_of(target.path, target.name)
         computing = computing_for(graph, settings.engine, spark, program, settings.bodies, _died)
         ended = serve(graph, program, options, computing, stop, _died, lambda text: print(text, flush=True))
-        computing.engine.close()
+        computing.close()
         if not ended:
             # Somebody holds the line who does not answer any more; nothing is lost by leaving.
             os._exit(0)

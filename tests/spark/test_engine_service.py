@@ -15,7 +15,7 @@ from clew.run import run
 from clew.runtime.engine import Job
 from clew.spark.client import RemoteEngine
 from clew.spark.engine import SparkEngine
-from tests.engine.served import InThread, asked, piece, served, until
+from tests.engine.served import InThread, asked, numbers, piece, served, until
 from tests.spark.outside import rows
 
 #: Seconds that a job would last if nobody cancelled it.
@@ -95,3 +95,17 @@ def test_the_jobs_of_an_older_attempt_are_cancelled(slow: tuple[RemoteEngine, Sp
     assert isinstance(old.ended().error, EngineLost)
     # It has left Spark too: the group has ended, long before its work would have.
     until(lambda: not computes._groups)
+
+
+def test_a_driver_that_died_is_not_replaced_where_nobody_wants_that(spark: SparkSession) -> None:
+    class Died(Exception):
+        pass
+
+    def died() -> None:
+        raise Died
+
+    computes = SparkEngine(numbers(), spark=spark, died=died)
+    assert computes.is_alive()
+    with pytest.raises(Died):
+        computes._replace(0)
+    computes.close()
