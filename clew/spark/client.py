@@ -161,10 +161,14 @@ class RemoteEngine:
             alone = deaths >= _DEATHS
             line = self._reach(since)
             job = replace(request.job, attempt=next(self._attempts))
+            asked = time.monotonic()
             try:
                 return _asked(line, replace(request, job=job, alone=alone))
             except _Unreached as error:
                 self._hang_up(line)
+                if time.monotonic() - asked > _LONGEST_WAIT:
+                    # It was there, and the turn waited for its place.
+                    since, wait = time.monotonic(), _FIRST_WAIT
                 self._wait(line.url, since, wait, str(error))
                 wait = min(2 * wait, _LONGEST_WAIT)
             except _Died as died:
