@@ -6,12 +6,15 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from clew.errors import SetupFailed
 from clew.pipeline.graph import Graph
 from clew.runtime.engine import Engine, InlineEngine, Job, refuse_frames
+from clew.spark.archive import ClassArchive
+from clew.spark.java import find_java
 from clew.spark.options import SparkOptions
 from clew.spark.program import fingerprint
 from clew.spark.service import AT_ONCE, EngineService, Listening, Served
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at whether the service is still wanted, and its driver still there.
 _LOOK = 0.5
+#: Seconds that the JVM may take to write down which classes it has loaded.
+_ARCHIVING = 60.0
 #: Seconds that callers may take to hang up when a service has ended.
 _FAREWELL = 5.0
 
@@ -52,6 +57,12 @@ class Computing:
     cancel: Callable[[Job], None] = lambda job: None
     is_alive: Callable[[], bool] = lambda: True
     application: str = ""
+    #: What is left to do when the engine is closed.
+    afterwards: Callable[[], None] = lambda: None
+
+    def close(self) -> None:
+        self.engine.close()
+        self.afterwards()
 
 
 def serve(
@@ -104,13 +115,17 @@ def computing_for(
         return Computing(InlineEngine(graph))
     # Imported here: who only asks for help must not pay for pyspark.
     from clew.spark.engine import SparkEngine
-    from clew.spark.session import submitted_session
+    from clew.spark.session import end_jvm, submitted_session
 
     session = submitted_session()
     if session is not None:
         options.refuse("under spark-submit, which has made the session", "give them to spark-submit")
-    spark = SparkEngine(graph, spark=session, options=options, program=program, bodies=bodies, died=died)
-    return Computing(spark, spark.cancel, spark.is_alive, spark.application)
+        spark = SparkEngine(graph, spark=session, program=program, bodies=bodies, died=died)
+        return Computing(spark, spark.cancel, spark.is_alive, spark.application)
+    archive = ClassArchive.of(find_java())
+    spark = SparkEngine(graph, options=archive.applied_to(options), program=program, bodies=bodies, died=died)
+    afterwards = partial(archive.keep, partial(end_jvm, _ARCHIVING))
+    return Computing(spark, spark.cancel, spark.is_alive, spark.application, afterwards)
 
 
 def token_in(path: str) -> str:
@@ -130,7 +145,8 @@ def token_in(path: str) -> str:
                 f"no token can be written to {path} ({error.strerror})", "give another --token-file"
             ) from error
         finally:
-            own.unlink(missing_ok=True)
+            with suppress(OSError):
+                own.unlink()
     token = file.read_text().strip()
     if not token:
         raise SetupFailed(f"the token file {path} is empty", "remove it: the engine makes a new one")

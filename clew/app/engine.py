@@ -77,7 +77,7 @@ def engine(
         program = program_of(target.path, target.name)
         computing = computing_for(graph, settings.engine, spark, program, settings.bodies, _died)
         ended = serve(graph, program, options, computing, stop, _died, lambda text: print(text, flush=True))
-        computing.engine.close()
+        computing.close()
         if not ended:
             # Somebody holds the line who does not answer any more; nothing is lost by leaving.
             os._exit(0)
@@ -86,7 +86,7 @@ def engine(
 def _listening(listen: str, certificate: str | None, key: str | None) -> Listening:
     place = address(listen)
     if place is None:
-        raise typer.BadParameter(f"{listen} is no HOST:PORT; give it as in 127.0.0.1:7077", param_hint="--listen")
+        raise SetupFailed(f"--listen {listen} is no HOST:PORT", "give it as in 127.0.0.1:7077")
     if (certificate is None) != (key is None):
         raise SetupFailed("TLS needs a certificate and its key", "give both --tls-cert and --tls-key, or neither")
     return Listening(*place, certificate, key)

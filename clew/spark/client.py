@@ -27,11 +27,11 @@ from clew.spark.wire import (
     BEGUN,
     CODE,
     GIVEN_BACK,
+    GO,
     HELLO,
     OUTCOME,
     PING,
     TOKEN,
-    TURN,
     VERSION,
     Raised,
     Request,
@@ -39,6 +39,7 @@ from clew.spark.wire import (
     pack,
     unpack,
     versions,
+    why,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ _LOG = logging.getLogger(__name__)
 #: Deaths under a turn after which it is sent alone.
 _DEATHS = 2
 #: Seconds before a service that was not reached is tried again, at first and at most.
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 1.0
 #: Seconds that a service may take to say who it is.
 _HELLO_SECONDS = 20.0
 #: A service that is silent for so many milliseconds while something is asked of it counts as dead; it has something to
@@ -129,7 +130,7 @@ class RemoteEngine:
             self._hang_up(line)
             raise EngineLost(
                 f"the engine at {line.url} was lost while it started the streaming query of {job.operator}: "
-                f"{_why(error)}"
+                f"{why(error)}"
             ) from error
         with self._lock:
             self._queries[job.operator] = query
@@ -160,10 +161,14 @@ class RemoteEngine:
             alone = deaths >= _DEATHS
             line = self._reach(since)
             job = replace(request.job, attempt=next(self._attempts))
+            asked = time.monotonic()
             try:
                 return _asked(line, replace(request, job=job, alone=alone))
             except _Unreached as error:
                 self._hang_up(line)
+                if time.monotonic() - asked > _LONGEST_WAIT:
+                    # It was there, and the turn waited for its place.
+                    since, wait = time.monotonic(), _FIRST_WAIT
                 self._wait(line.url, since, wait, str(error))
                 wait = min(2 * wait, _LONGEST_WAIT)
             except _Died as died:
@@ -194,22 +199,22 @@ class RemoteEngine:
                     self.parallelism = self._line.hello["parallelism"]
                     return self._line
             except _Unreached as error:
-                why = str(error)
+                reason = str(error)
             except OSError as error:
-                why = f"its address is not known ({error})"
-            self._wait(url, since, wait, why)
+                reason = f"its address is not known ({error})"
+            self._wait(url, since, wait, reason)
             wait = min(2 * wait, _LONGEST_WAIT)
 
-    def _wait(self, url: str, since: float, seconds: float, why: str) -> None:
+    def _wait(self, url: str, since: float, seconds: float, reason: str) -> None:
         """Wait before the service is tried again; raises EngineLost when that was long enough."""
         waited = time.monotonic() - since
         if waited + seconds > self._patience or self._closed.is_set():
             raise EngineLost(
-                f"no engine has answered at {url} for {waited:.0f} s: {why}; start it with `clew engine FILE`, or mend "
-                "its address, and run again"
+                f"no engine has answered at {url} for {waited:.0f} s: {reason}; start it with `clew engine FILE`, or "
+                "mend its address, and run again"
             )
         if seconds == _FIRST_WAIT:
-            _LOG.warning("the engine does not answer, and is waited for", extra={"url": url, "why": why})
+            _LOG.warning("the engine does not answer, and is waited for", extra={"url": url, "why": reason})
         self._closed.wait(seconds)
 
     def _greeted(self, url: str, token: str) -> _Line:
@@ -225,9 +230,9 @@ class RemoteEngine:
                 "give both sides the same --token-file",
             ) from error
         except flight.FlightServerError as error:
-            raise _refused(url, error) from error
+            raise _refused(error) from error
         except (pa.ArrowException, OSError) as error:
-            raise _Unreached(_why(error)) from error
+            raise _Unreached(why(error)) from error
         return _Line(url, client, flight.FlightCallOptions(headers=encoded), json.loads(answer.body.to_pybytes()))
 
     def _hang_up(self, line: _Line) -> None:
@@ -249,22 +254,25 @@ class RemoteEngine:
 
 def _asked(line: _Line, request: Request) -> Ran:
     """Ask for a turn once; raises _Unreached if it was not begun, and _Died if it was and its outcome did not come."""
-    begun = False
+    begun, writer = False, None
     try:
-        for message in line.client.do_action(flight.Action(TURN, pack(request)), line.options):
-            body = message.body.to_pybytes()
-            kind = body[:1]
+        writer, reader = line.client.do_exchange(flight.FlightDescriptor.for_command(pack(request)), line.options)
+        while (kind := (body := reader.read_chunk().app_metadata.to_pybytes())[:1]) != OUTCOME:
             if kind == BEGUN:
                 begun = True
-            elif kind == OUTCOME:
-                return _result(unpack(body[1:]))
+                writer.write_metadata(GO)
             elif kind == GIVEN_BACK:
                 raise _Unreached(f"the engine at {line.url} ends")
     except flight.FlightServerError as error:
-        raise _refused(line.url, error) from error
-    except (pa.ArrowException, OSError) as error:
-        raise (_Died if begun else _Unreached)(_why(error)) from error
-    raise AssertionError("the last message of a turn is its outcome, or that it is given back")
+        raise _refused(error) from error
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        raise (_Died if begun else _Unreached)(why(error)) from error
+    finally:
+        # The service hangs up when it has said all; where it did not get that far, nobody wants to hear of it again.
+        with suppress(pa.ArrowException, OSError):
+            if writer is not None:
+                writer.close()
+    return _result(unpack(body[1:]))
 
 
 def _result(outcome: Any) -> Ran:
@@ -274,18 +282,7 @@ def _result(outcome: Any) -> Ran:
     return outcome
 
 
-def _refused(url: str, error: Any) -> SetupFailed:
+def _refused(error: Any) -> SetupFailed:
     """Return what a service refused a caller for, in its own words."""
-    if error.extra_info:
-        what, cure = json.loads(error.extra_info)
-        return SetupFailed(what, cure)
-    return SetupFailed(
-        f"the engine at {url} could not take what was asked: {_why(error)}",
-        "look at what it printed, and start both sides from the same files",
-    )
-
-
-def _why(error: BaseException) -> str:
-    """Return what gRPC says of a failure, in one line."""
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return text.rpartition("with message: ")[2].split(". Detail:")[0][:200]
+    what, cure = json.loads(error.extra_info)
+    return SetupFailed(what, cure)

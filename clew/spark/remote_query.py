@@ -9,7 +9,7 @@ from pyarrow import flight
 
 from clew.errors import ClewError, EngineLost
 from clew.runtime.gate import Gate, GateClosed
-from clew.spark.wire import Accept, Admit, Deliver, Ended, Offer, Raised, Started, StreamRequest, pack, unpack
+from clew.spark.wire import Accept, Admit, Deliver, Ended, Offer, Raised, Started, StreamRequest, pack, unpack, why
 
 
 class RemoteQuery:
@@ -58,8 +58,8 @@ class RemoteQuery:
             pass
         except (pa.ArrowException, OSError, StopIteration) as error:
             self._lost = EngineLost(
-                f"the engine was lost under the streaming query of {self._operator} "
-                f"({str(error).splitlines()[0] if str(error) else 'it hung up'}); the query is started anew"
+                f"the engine was lost under the streaming query of {self._operator} ({why(error)}); the query is "
+                "started anew"
             )
         self._hang_up()
 
@@ -85,3 +85,5 @@ class RemoteQuery:
         """Let the service know that no more answers come, for which it waits."""
         with suppress(pa.ArrowException, OSError):
             self._writer.done_writing()
+        with suppress(pa.ArrowException, OSError):
+            self._writer.close()

@@ -7,6 +7,7 @@ again.
 import hmac
 import ipaddress
 import json
+import logging
 import os
 import socket
 import threading
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +36,15 @@ from clew.spark.wire import (
     OUTCOME,
     PING,
     TOKEN,
-    TURN,
     VERSION,
+    Request,
+    StreamRequest,
     packed_error,
     unpack,
     versions,
 )
 
+_LOG = logging.getLogger(__name__)
 #: Turns that run at once, unless somebody says otherwise.
 AT_ONCE = 32
 
@@ -160,26 +164,37 @@ class EngineService(flight.FlightServerBase):  # type: ignore[misc]
             self._called = time.monotonic()
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
-        """Answer `hello`, `ping` or a turn."""
+        """Answer `hello` or `ping`."""
         self._refuse_others(context)
         if action.type == HELLO:
             return iter([json.dumps(self._hello()).encode()])
         if action.type == PING:
             return iter([b"{}"])
-        if action.type == TURN:
-            self._refuse_late()
-            return self._turn(context, unpack(action.body))
-        raise flight.FlightServerError(f"there is no action {action.type}")
+        raise NotImplementedError(action.type)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Run a streaming query, for as long as the caller holds the line."""
+        """Run a turn, or a streaming query for as long as the caller holds the line."""
         self._refuse_others(context)
-        self._refuse_late()
-        request = unpack(descriptor.command)
+        if self._ending.is_set():
+            raise flight.FlightUnavailableError(f"the engine at {self.url} ends")
+        try:
+            request = unpack(descriptor.command)
+            if isinstance(request, Request):
+                self._turn(context, request, reader, writer)
+            else:
+                self._stream(context, request, reader, writer)
+        except Exception as error:
+            _LOG.exception("what was asked could not be done")
+            raise _refusal(
+                f"the engine at {self.url} cannot do what is asked of it: {type(error).__name__}: {error}",
+                "see that both sides have the same packages, and start them from the same files",
+            ) from error
+        self._touch()
+
+    def _stream(self, context: Any, request: StreamRequest, reader: Any, writer: Any) -> None:
         with self._lock:
             self._streams += 1
-        over = lambda: self._ending.is_set() or context.is_cancelled()  # noqa: E731
-        exchange = Exchange(self._engine, request, reader, writer, self._turns.beside, over)
+        exchange = Exchange(self._engine, request, reader, writer, self._turns.beside, partial(self._is_over, context))
         try:
             self._turns.refuse_stale(request.job)
             exchange.run()
@@ -189,9 +204,12 @@ class EngineService(flight.FlightServerBase):  # type: ignore[misc]
             _tell(writer, request.job, error)
         finally:
             exchange.hang_up()
-            self._touch()
             with self._lock:
                 self._streams -= 1
+
+    def _is_over(self, context: Any) -> bool:
+        """Say whether a caller is gone, or the service ends."""
+        return self._ending.is_set() or bool(context.is_cancelled())
 
     def _hello(self) -> Mapping[str, Any]:
         served = self._served
@@ -200,19 +218,25 @@ class EngineService(flight.FlightServerBase):  # type: ignore[misc]
             "parallelism": self._engine.parallelism, "idle": served.idle,
         }  # fmt: skip
 
-    def _turn(self, context: Any, request: Any) -> Iterator[bytes]:
+    def _turn(self, context: Any, request: Request, reader: Any, writer: Any) -> None:
         try:
             turn = self._turns.submit(request)
         except ClewError as error:
-            yield OUTCOME + packed_error(request.job.operator, error)
+            writer.write_metadata(OUTCOME + packed_error(request.job.operator, error))
             return
         try:
-            yield from self._awaited(context, turn)
+            for message in self._awaited(context, turn):
+                writer.write_metadata(message)
+                if message == BEGUN:
+                    # Not before the caller knows: if this is the end of the service, he must not take it for another's.
+                    reader.read_chunk()
+                    turn.go.set()
+        except (StopIteration, pa.ArrowException, OSError):
+            # The caller has gone, and will ask anew.
+            pass
         finally:
-            # Where the caller has gone, nobody waits for it.
             if turn.outcome is None:
                 self._turns.give_up(turn)
-            self._touch()
 
     def _awaited(self, context: Any, turn: Turn) -> Iterator[bytes]:
         """Yield the messages of a turn until its outcome."""
@@ -242,10 +266,6 @@ class EngineService(flight.FlightServerBase):  # type: ignore[misc]
                 "for",
                 "start both from the same files",
             )
-
-    def _refuse_late(self) -> None:
-        if self._ending.is_set():
-            raise flight.FlightUnavailableError(f"the engine at {self.url} ends")
 
 
 def _tell(writer: Any, job: Job, error: Exception) -> None:

@@ -219,6 +219,20 @@ def forget_session() -> None:
             thing._judf_placeholder = None
 
 
+def end_jvm(seconds: float) -> bool:
+    """End the JVM of a session that was stopped, and wait for it; say whether it ended well."""
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return False
+    forget_session()
+    with contextlib.suppress(Exception):
+        # It ends when nobody holds the other end of its input.
+        process.stdin.close()
+        return bool(process.wait(seconds) == 0)
+    return False
+
+
 def is_local(session: SparkSession) -> bool:
     """Say whether tasks run inside the driver's own process, on the driver's own disk."""
     master = session.sparkContext.master or ""

@@ -20,7 +20,9 @@ class Turn:
 
     request: Request
     changed: threading.Event = field(default_factory=threading.Event)
+    #: Whether its time has come; it is run once `go` is set, by whoever has told the caller so.
     begun: bool = False
+    go: threading.Event = field(default_factory=threading.Event)
     #: What came of it, packed.
     outcome: bytes | None = None
     #: Whether it was given up: nobody wants its outcome, or the service ends.
@@ -75,9 +77,13 @@ class Turns:
 
     def give_up(self, turn: Turn, why: ClewError | None = None) -> None:
         """Cut off a turn whose outcome nobody wants; whoever waits for it is told why, or that it is given back."""
-        turn.given_up = True
-        turn.outcome = turn.outcome or (None if why is None else packed_error(turn.job.operator, why))
+        with self._lock:
+            if turn.outcome is None and why is not None:
+                turn.outcome = packed_error(turn.job.operator, why)
+            # From now on, what comes of it counts for nothing.
+            turn.given_up = True
         turn.changed.set()
+        turn.go.set()
         self._cancel(turn.job)
 
     @property
@@ -104,12 +110,13 @@ class Turns:
 
     def _run(self, turn: Turn) -> None:
         with self._beside.passed(turn.request.alone):
-            if not turn.given_up:
-                turn.begun = True
-                turn.changed.set()
-                outcome = self._outcome(turn.request)
-                turn.outcome = turn.outcome or outcome
+            turn.begun = True
+            turn.changed.set()
+            turn.go.wait()
+            outcome = None if turn.given_up else self._outcome(turn.request)
         with self._none_left:
+            if not turn.given_up:
+                turn.outcome = outcome
             self._turns.remove(turn)
             self._none_left.notify_all()
         turn.changed.set()

@@ -1,8 +1,9 @@
 """What passes between the engine service and those who ask it.
 
-A turn is one action. Its answer is a stream of messages, each one byte that says what it is, and then its content:
-that the turn is still thought of, that it has begun, and in the end what came of it. Requests and outcomes are values
-of Clew's own, pickled. Who asks shows a token in the headers of each call: nothing of a stranger's is unpickled.
+A turn is an exchange of messages, each one byte that says what it is, and then its content: that the turn is still
+thought of, that it begins, which the caller confirms before it does, and in the end what came of it. Requests and
+outcomes are values of Clew's own, pickled. Who asks shows a token in each call's headers, so that nothing of a
+stranger's is unpickled.
 """
 
 import pickle
@@ -20,10 +21,10 @@ from clew.runtime.engine import Job
 
 #: The headers of a call; gRPC wants them in lower case.
 TOKEN, VERSION, CODE = "authorization", "clew-version", "clew-code"
-#: The actions: who is there; is anybody there; a turn. The answers to the first two are JSON.
-HELLO, PING, TURN = "hello", "ping", "turn"
-#: The messages of a turn: it waits or works, it has begun, it is given back untouched, this came of it.
-BEAT, BEGUN, GIVEN_BACK, OUTCOME = b"b", b"s", b"e", b"o"
+#: The actions: who is there, and is anybody there. Their answers are JSON.
+HELLO, PING = "hello", "ping"
+#: The messages of a turn: it waits or works, it begins, it is given back, this came of it; and that it may begin.
+BEAT, BEGUN, GIVEN_BACK, OUTCOME, GO = b"b", b"s", b"e", b"o", b"g"
 #: Seconds between two beats.
 BEAT_EVERY = 5.0
 
@@ -126,6 +127,12 @@ def packed_error(operator: str, error: BaseException) -> bytes:
             return pack(Raised(EngineFailed(operator, f"{type(error).__name__}: {error}")))
         return packed
     return pack(Raised(EngineFailed(operator, f"{type(error).__name__}: {error}")))
+
+
+def why(error: BaseException) -> str:
+    """Return what gRPC says of a failure, in one line."""
+    text = str(error).splitlines()[0] if str(error) else "it hung up"
+    return text.rpartition("with message: ")[2].split(". gRPC client")[0].split(". Detail:")[0][:200]
 
 
 def versions() -> Mapping[str, str]:
