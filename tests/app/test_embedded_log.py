@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clew.errors import SetupFailed
 from clew.place import Log, masked
 from clew.store.embedded_postgres import stop
 from tests.app.pipelines import call, finish, kept, start, write, write_numbers
@@ -103,14 +104,23 @@ def test_fresh_removes_what_is_of_the_pipeline_alone(base: Path, url: str) -> No
     assert not (bodies / "one").exists()
 
 
-def test_processes_elsewhere_reach_the_log_while_this_one_goes_on(base: Path, url: str) -> None:
+def test_a_process_that_spark_will_end_leaves_when_it_has_read(base: Path, url: str) -> None:
+    stop(base / "pg")
     place = pickle.loads(pickle.dumps(Log.at(url, "numbers").anywhere()))
-    assert masked(place.url) == url
-    reader = place.reader("numbers")
+    reader = place.visit("numbers")
     assert reader.owner() == "numbers"
+    assert postmaster(base).exists()
     reader.close()
-    none = Log.at(f"embedded-postgres:{base / 'none'}", "numbers")
-    assert none.anywhere() == none
+    assert not postmaster(base).exists()
+    with pytest.raises(SetupFailed, match=f"pipeline none has no log at {url}"):
+        place.visit("none")
+    assert not postmaster(base).exists()
+
+
+def test_a_name_is_shown_and_not_the_socket(base: Path, url: str) -> None:
+    address = Log.at(url, "numbers").address()
+    assert address.startswith("postgresql://")
+    assert masked(address) == url
 
 
 def test_two_slashes_are_those_of_a_url() -> None:
