@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -67,12 +68,12 @@ class Log:
         return ensure(self.directory)
 
     def anywhere(self) -> "Log":
-        """Return the same log as processes in other directories reach it, while this one goes on."""
+        """Return the same log as processes in other directories name it."""
         if self.url.startswith("sqlite"):
             return replace(self, url=f"sqlite:///{os.path.abspath(_sqlite_path(self.url))}")
-        if self.directory is None or not self._is_made:
-            return self
-        return replace(self, url=self.address())
+        if self.directory is not None:
+            return replace(self, url=f"{_EMBEDDED}:{os.path.abspath(self.directory)}")
+        return self
 
     @property
     def _is_made(self) -> bool:
@@ -129,6 +130,22 @@ class Log:
         if owner != pipeline:
             reader.close()
             raise WrongLog(f"the log {masked(self.url)} is of pipeline {owner}, not {pipeline}; name another one")
+        return reader
+
+    def visit(self, pipeline: str) -> LogReader:
+        """Open it as `reader` does, for a process that others end: it leaves an embedded server with the reader."""
+        if self.directory is None:
+            return self.reader(pipeline)
+        from clew.store.embedded_postgres import stop
+        from clew.store.postgres_reader import PostgresReader
+
+        try:
+            reader = self.reader(pipeline)
+        except BaseException:
+            stop(self.directory)
+            raise
+        assert isinstance(reader, PostgresReader)
+        reader.on_close = partial(stop, self.directory)
         return reader
 
     def _reader(self, pipeline: str) -> LogReader:

@@ -16,9 +16,9 @@ class DefaultSource(LogTables):
         from clew.place import Log
 
         place = Log.at(log, pipeline, bodies)
-        # Executors may run in another directory, and are not to keep a server that their driver uses.
+        # Executors may run in another directory, and Spark ends them without a word.
         place = place.anywhere()
-        return partial(place.reader, pipeline), place.bodies
+        return partial(place.visit, pipeline), place.bodies
 
 
 __all__ = ["DefaultSource"]

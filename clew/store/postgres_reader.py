@@ -1,6 +1,6 @@
 """A log in PostgreSQL, for reading alone: one session, which the server itself keeps from writing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
@@ -14,6 +14,8 @@ class PostgresReader(SqlTables):
 
     def __init__(self, url: str, schema: str = "clew") -> None:
         self._url = url
+        #: Called when it is closed.
+        self.on_close: Callable[[], object] | None = None
         try:
             self._connection: Connection = psycopg.connect(url, autocommit=True, connect_timeout=10)
         except psycopg.Error as error:
@@ -26,6 +28,8 @@ class PostgresReader(SqlTables):
 
     def close(self) -> None:
         self._connection.close()
+        if self.on_close is not None:
+            self.on_close()
 
     def _version(self, schema: str) -> int | None:
         with self._reading() as log:
