@@ -233,9 +233,12 @@ def replay(
     spec = _operator(graph, operator)
     used = replace(graph, operators={**graph.operators, operator: wrapped(spec, wrap)}) if wrap else graph
     with opened(graph, log, bodies) as (store, place):
+        _check_captured(store, operator)
         asked = _event(graph, event)
         joined = _sets(store, spec, asked)
-        numbers = [number for number in joined if _was_given(store, operator, number)]
+        # What was tried again is in another Input Set, which the event has joined too.
+        retried = {row.input_set for row in store.asides(operator) if row.records is None and row.status == "retried"}
+        numbers = [n for n in joined if n not in retried and _was_given(store, operator, n)]
         if not numbers:
             raise (SetDropped if joined else NoInputSet)(asked.told, operator)
         sets = [past(used, store, operator, number, place.bodies) for number in numbers]
@@ -258,8 +261,7 @@ def diff(
     """
     spec = _operator(graph, operator)
     with opened(graph, log, bodies) as (store, place):
-        if not store.captures().get(operator, Capture()).outputs:
-            raise NotCaptured(operator)
+        _check_captured(store, operator)
         engine: Engine | None = None
         try:
             for number in _made(store, spec):
@@ -281,6 +283,12 @@ def _operator(graph: Graph, name: str) -> OperatorSpec:
     if spec is None or not spec.functions:
         raise NotAnOperator(name, [one.name for one in graph.operators.values() if one.functions])
     return spec
+
+
+def _check_captured(store: KeptStore, operator: str) -> None:
+    """Refuse an operator whose Output Sets are not known, so that there is nothing to compare with."""
+    if not store.captures().get(operator, Capture()).outputs:
+        raise NotCaptured(operator)
 
 
 def _sets(store: KeptStore, spec: OperatorSpec, event: EventId) -> list[InputSetId]:

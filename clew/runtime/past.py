@@ -56,13 +56,13 @@ def past(graph: Graph, store: KeptStore, operator: str, number: InputSetId, root
     known = [port for port in captured if number > worn.made.get(port, 0)]
     if not members or (captured and not known) or _lacks_events(spec, worn, number, function):
         raise SetExpired(operator, number)
-    only, without = _told(store, operator, number)
+    only, without, failing = _told(spec, store, number, members)
     work = SetWork(
         number, function, key,
         tuple(_part(spec, store, member, root) for member in members),
         store.seen(operator, number),
         only,
-        "sift" if without else "",
+        "sift" if failing else "",
         tuple((event.connection, event.description or "", _inline(event.effect, root))
               for _, event in store.reads_of(operator, number, 1)),
     )  # fmt: skip
@@ -102,11 +102,26 @@ def _label(spec: OperatorSpec, store: KeptStore, number: InputSetId) -> Label:
     return known[0], key
 
 
-def _told(store: KeptStore, operator: str, number: InputSetId) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
-    """Return which records it was tried again with, and which of its own were set aside."""
-    rows = store.asides(operator)
+def _told(
+    spec: OperatorSpec, store: KeptStore, number: InputSetId, members: Sequence[Member]
+) -> tuple[tuple[int, ...] | None, tuple[int, ...], bool]:
+    """Return which records it has, None for all; which of its own were set aside; and whether it still has such.
+
+    Records that were tried again are in another Input Set now, and those that were given up are in none.
+    """
+    rows = store.asides(spec.name)
     only = next((row.records for row in rows if row.retried_as == number), None)
-    return only, tuple(place for row in rows if row.input_set == number for place in row.records or ())
+    own = [(row.status, place) for row in rows if row.input_set == number for place in row.records or ()]
+    gone = {place for status, place in own if status in ("retried", "dropped")}
+    if gone:
+        places = only if only is not None else range(sum(_rows(spec, store, member) for member in members))
+        only = tuple(place for place in places if place not in gone)
+    return only, tuple(place for _, place in own), len(gone) < len(own)
+
+
+def _rows(spec: OperatorSpec, store: KeptStore, member: Member) -> int:
+    runs = store.events(spec.inputs[member.port.name], member.first, member.count)
+    return sum(header.rows for run in runs for header in run.headers)
 
 
 def _part(spec: OperatorSpec, store: KeptStore, member: Member, root: str | None) -> Part:

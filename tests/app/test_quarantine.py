@@ -174,3 +174,35 @@ def test_the_log_is_found_where_the_settings_say(tmp_path: Path, monkeypatch: py
     assert call("run", path, "--engine", "inline").exit_code == 5
     assert (tmp_path / "elsewhere.db").exists()
     assert "parse#1" in call("quarantine", "list", path).stdout
+
+
+WHOLE = """
+@pipeline.operator(lines, on_error="quarantine", attempts=1)
+def parse(table: pa.Table) -> pa.Table:
+    texts = table["text"].to_pylist()
+    if any(text in %s for text in texts):
+        raise ValueError("no number")
+    return pa.table({"n": [int(text) for text in texts]})
+
+
+pipeline.sink("""
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_was_tried_again_is_compared_where_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before, _, after = PARSE.partition("@pipeline.map")
+    text = before + WHOLE + after.partition("pipeline.sink(")[2] if whole else PARSE
+    file = write(tmp_path, "parse.py", text % '("3", "107")')
+    assert call("run", file, "--engine", "inline").exit_code == 5
+    write(tmp_path, "parse.py", text % "()")
+    assert call("quarantine", "retry", file, "parse#1").exit_code == 0
+    assert call("quarantine", "drop", file, "parse#2").exit_code == 0
+    assert call("run", file, "--engine", "inline").exit_code == 0
+    answer = call("diff", file, "parse")
+    assert (answer.exit_code, answer.stdout[:2]) == (0, "0 ")
+    again = call("replay", file, "parse", "--event", "lines#4")
+    assert again.exit_code == 0, again.stdout
+    assert again.stdout.count("the same again") == (1 if whole else 2)

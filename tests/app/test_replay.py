@@ -206,7 +206,8 @@ def test_without_lineage_nothing_is_compared(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     file = write(tmp_path, "sums.py", (SUMS % FIRST).replace("window=Count(3)", "window=Count(3), lineage=False"))
     assert call("run", file, "--engine", "inline").exit_code == 0
-    for words in (["diff", file, "sums"], ["replay", file, "sums", "--event", "sums#1"]):
+    events = ("sums#1", "numbers#1")
+    for words in (["diff", file, "sums"], *(["replay", file, "sums", "--event", event] for event in events)):
         answer = call(*words)
         assert answer.exit_code == 1
         assert "no lineage is captured for sums" in answer.stderr
