@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from clew.errors import NewerLog, RunFinished
+from clew.errors import AlreadyRunning, NewerLog, RunFinished
 from clew.ids import Capture, Port
 from clew.lineage.retention import Keep, kept
 from clew.pipeline.graph import Graph, OperatorSpec
@@ -59,6 +59,13 @@ def refuse_foreign(graph: Graph, store: Store) -> None:
         store.declare(topology(graph))
 
 
+def refuse_processes(graph: Graph, store: KeptStore) -> None:
+    """Refuse to run a pipeline in this process while others run its groups: they would take them from each other."""
+    for row in store.processes():
+        if row.left > 0:
+            raise AlreadyRunning(graph.name, row.holder.host, row.holder.pid)
+
+
 def accepted_change(graph: Graph, store: Store, accept: Sequence[str]) -> Change:
     """Return what going on with the pipeline as it is now does; refused where nobody has accepted what that costs."""
     check_accepted(graph, [row.operator for row in store.operators()], accept)
@@ -103,13 +110,14 @@ def validate(graph: Graph) -> None:
 
 
 def clear(graph: Graph, place: Log) -> None:
-    """Remove the log for a fresh start, unless it is something else than a log of this pipeline: that is not ours."""
+    """Remove the log for a fresh start; refused where it is none of this pipeline, and while processes work on it."""
     if place.exists(graph.name):
         # What a newer Clew wrote cannot be read, but it is a log.
         with suppress(NewerLog):
             store = place.open(graph.name)
             try:
                 store.declare(topology(graph))
+                refuse_processes(graph, store)
             finally:
                 store.close()
     place.remove(graph.name)

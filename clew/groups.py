@@ -246,7 +246,7 @@ def run_processes(
     `stops` is given what ends the run after the turns in flight.
     """
     if fresh:
-        _clear_unless_running(graph, place)
+        clear(graph, place)
     over = threading.Event()
     door = Door(place, graph.name, over)
     try:
@@ -282,19 +282,6 @@ def run_processes(
         return progress
     finally:
         door.close()
-
-
-def _clear_unless_running(graph: Graph, place: Log) -> None:
-    """Remove the log for a fresh start; refused while any process works on it."""
-    if place.exists(graph.name):
-        store = shared_log(place, graph.name)
-        try:
-            alive = next((row for row in store.processes() if row.left > 0), None)
-        finally:
-            store.close()
-        if alive is not None:
-            raise AlreadyRunning(graph.name, alive.holder.host, alive.holder.pid)
-    clear(graph, place)
 
 
 def _collector(graph: Graph, door: Door, place: Log, policy: Policy, over: threading.Event) -> threading.Thread | None:

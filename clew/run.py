@@ -22,6 +22,7 @@ from clew.admission import (
     kept_events,
     refuse_finished,
     refuse_foreign,
+    refuse_processes,
     topology,
     validate,
 )
@@ -116,6 +117,7 @@ def run(
     try:
         refuse_foreign(graph, store)
         refuse_finished(graph, store, place.url)
+        refuse_processes(graph, store)
         change = accepted_change(graph, store, accept)
         validate(graph)
         declare_as_it_is(change, graph, store)

@@ -107,8 +107,12 @@ def computing_for(
     program: "Program",
     bodies: str | None,
     died: Callable[[], None],
+    output: str = "",
 ) -> Computing:
-    """Make the engine that is to be served: on a session of Clew's own, on that of `spark-submit`, or inline."""
+    """Make the engine that is to be served: on a session of Clew's own, on that of `spark-submit`, or inline.
+
+    `output` is the file for what user code prints on workers.
+    """
     if engine == "inline":
         options.refuse_inline()
         refuse_frames(graph)
@@ -120,10 +124,11 @@ def computing_for(
     session = submitted_session()
     if session is not None:
         options.refuse("under spark-submit, which has made the session", "give them to spark-submit")
-        spark = SparkEngine(graph, spark=session, program=program, bodies=bodies, died=died)
+        spark = SparkEngine(graph, spark=session, program=program, bodies=bodies, output=output, died=died)
         return Computing(spark, spark.cancel, spark.is_alive, spark.application)
     archive = ClassArchive.of(find_java())
-    spark = SparkEngine(graph, options=archive.applied_to(options), program=program, bodies=bodies, died=died)
+    applied = archive.applied_to(options)
+    spark = SparkEngine(graph, options=applied, program=program, bodies=bodies, output=output, died=died)
     afterwards = partial(archive.keep, partial(end_jvm, _ARCHIVING))
     return Computing(spark, spark.cancel, spark.is_alive, spark.application, afterwards)
 

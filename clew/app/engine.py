@@ -50,6 +50,9 @@ def engine(
     grace: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long turns in flight have when it is told to end.")
     ] = 30.0,
+    workers_log: Annotated[
+        str, typer.Option(metavar="FILE", help="Append what functions print on workers to this file.")
+    ] = "",
     bodies: Bodies = None,
     engine: EngineFlag = None,
     master: Master = None,
@@ -75,7 +78,7 @@ def engine(
         stop = _told_to_end()
         spark = spark_options(settings.engine, settings, flags)
         program = program_of(target.path, target.name)
-        computing = computing_for(graph, settings.engine, spark, program, settings.bodies, _died)
+        computing = computing_for(graph, settings.engine, spark, program, settings.bodies, _died, workers_log)
         ended = serve(graph, program, options, computing, stop, _died, lambda text: print(text, flush=True))
         computing.close()
         if not ended:

@@ -30,6 +30,7 @@ def commands_of(
         address, token = directory / "engine.address", directory / "engine.token"
         engine = ["--engine", f"file:{address}", "--token-file", str(token)]
         own = ["--address-file", str(address), "--token-file", str(token), "--idle", str(_IDLE)]
+        own += ["--workers-log", str(directory.parent / "workers.log")]
         served = [sys.executable, "-m", "clew.app.main", "engine", file, *own, *_bodies(place), *spark_words(options)]
     passed = [word for name in _PASSED for word in ("--set", f"{name}={getattr(settings, name)}")]
     passed += [word for operator in accept for word in ("--accept", operator)]

@@ -61,6 +61,9 @@ def test_a_fresh_start_is_refused_while_somebody_works(apart: Apart) -> None:
     code, out = apart.call(*words)
     assert code == 1
     assert "expected nobody; let it work, or end it with `clew stop`" in out
+    # Nor may one process take the groups from those that have them.
+    code, out = apart.call("run", apart.file, *apart.log, "--engine", "inline")
+    assert (code, "expected nobody; let it work" in out) == (1, True)
     apart.end()
     assert apart.held() == apart.expected
 
