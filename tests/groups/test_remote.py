@@ -26,6 +26,7 @@ def certificate(tmp_path: Path) -> tuple[str, str]:
 @pytest.fixture
 def engine(apart: Apart, certificate: tuple[str, str]) -> Iterator[str]:
     """An engine service on a certificate, and where it is."""
+    apart.events = 12
     address, (cert, key) = apart.directory / "address", certificate
     where = ("--listen", "127.0.0.1:0", "--address-file", str(address), "--token-file", str(apart.directory / "token"))
     service = apart.clew("engine", apart.file, "--engine", "inline", *where, "--tls-cert", cert, "--tls-key", key)
