@@ -59,8 +59,13 @@ def shared_log(place: Log, pipeline: str) -> KeptStore:
     return place.open(pipeline)
 
 
-def engine_at(url: str, token_file: str, graph: Graph, path: str, name: str | None) -> Engine:
-    """Return the engine service at a URL, or at the one that a file holds: `file:PATH`."""
+def engine_at(
+    url: str, token_file: str, graph: Graph, path: str, name: str | None, roots: bytes | None = None
+) -> Engine:
+    """Return the engine service at a URL, or at the one that a file holds: `file:PATH`.
+
+    `roots` is the root certificate of a service with TLS.
+    """
     from clew.spark.client import RemoteEngine
     from clew.spark.program import fingerprint
 
@@ -68,7 +73,7 @@ def engine_at(url: str, token_file: str, graph: Graph, path: str, name: str | No
         where = Path(url.removeprefix("file:")).read_text().strip() if url.startswith("file:") else url
         return where, Path(token_file).read_text().strip()
 
-    return RemoteEngine(address, fingerprint(graph, program_of(path, name)))
+    return RemoteEngine(address, fingerprint(graph, program_of(path, name)), roots=roots)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,9 @@ def group(
         ),
     ] = "inline",
     token_file: Annotated[str | None, typer.Option(metavar="PATH", help="The file with the engine's token.")] = None,
+    tls_ca: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The root certificate of an engine with TLS, in PEM form.")
+    ] = None,
     accept: Annotated[list[str] | None, typer.Option("--accept", metavar="OPERATOR", help="As in `clew run`.")] = None,
     py_files: PyFiles = None,
     others: Set = None,
@@ -66,7 +69,7 @@ def group(
         target = Target.parse(pipeline)
         graph = settings.applied_to(target.graph())
         place = Log.at(settings.log, graph.name, settings.bodies)
-        computes = _engine(engine, token_file, target, graph)
+        computes = _engine(engine, token_file, tls_ca, target, graph)
         if spare:
             name, dead = _told()
         _check(name, graph)
@@ -86,13 +89,25 @@ def group(
             computes.close()
 
 
-def _engine(url: str, token_file: str | None, target: Target, graph: Graph) -> Engine:
+def _engine(url: str, token_file: str | None, tls_ca: str | None, target: Target, graph: Graph) -> Engine:
     if url == "inline":
         refuse_frames(graph)
         return InlineEngine(graph)
     if token_file is None:
         raise SetupFailed(f"the engine at {url} asks for a token", "give --token-file as the engine service was given")
-    return engine_at(url, token_file, graph, target.path, target.name)
+    return engine_at(url, token_file, graph, target.path, target.name, _roots(tls_ca))
+
+
+def _roots(file: str | None) -> bytes | None:
+    """Read a root certificate; None stands for those that gRPC knows by itself."""
+    if file is None:
+        return None
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise SetupFailed(
+            f"{file} cannot be read ({error.strerror})", "give --tls-ca the certificate that the engine's is signed by"
+        ) from error
 
 
 def _told() -> tuple[str, str | None]:

@@ -22,6 +22,7 @@ from clew.app.settings import Settings, in_force, variable
 from clew.faultpoint import Fault
 from clew.run import run, verify
 from tests.app.pipelines import call
+from tests.deploy.files import require
 from tests.docs.pages import PAGES, ROOT, Block, all_blocks, prose
 
 #: Pages whose blocks are all run elsewhere, as they stand: in tests/docs/test_tutorial.py and tests/examples.
@@ -107,6 +108,8 @@ def test_the_commands_of_a_block_are_ones(block: Block) -> None:
                 assert path == ".venv/bin/activate", line
             case ["cd", path]:
                 assert (ROOT / path).is_dir(), line
+            case _ if block.page.parent.name == "deploy":
+                assert require(words), line
             case _:
                 pytest.fail(f"{block}: nobody knows whether this works: {line}")
 

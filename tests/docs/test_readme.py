@@ -87,7 +87,7 @@ def test_every_make_target_that_the_readme_names_exists() -> None:
 
 
 def test_the_readmes_options_exist() -> None:
-    commands = (["run"], ["check"], ["graph"], ["trace", "back"], ["replay"])
+    commands = (["run"], ["check"], ["graph"], ["trace", "back"], ["replay"], ["group"])
     shown = "".join(call(*command, "--help").stdout for command in commands)
     for option in set(re.findall(r"--[a-z]+", README.read_text())):
         assert option in shown, option

@@ -10,7 +10,7 @@ from clew.app.settings import Settings, in_force, variable
 from tests.docs.pages import ROOT, blocks
 
 PAGE = ROOT / "docs" / "settings.md"
-FLAGS = ("log", "bodies", "engine", "master", "conf", "packages", "jars", "py_files", "gc_every", "metrics")
+FLAGS = ("log", "bodies", "engine", "master", "conf", "packages", "jars", "py_files", "gc_every", "metrics", "groups")
 
 
 def row(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -25,10 +26,11 @@ T = TypeVar("T")
 
 @dataclass
 class Apart:
-    """The diamond, in a directory and on a database of its own."""
+    """A run of one of the pipelines here, in a directory and on a database of its own."""
 
     directory: Path
     database: str
+    pipeline: str = "diamond"
     events: int = 60
     words: tuple[str, ...] = ("--engine", "inline")
     settings: dict[str, Any] = field(default_factory=dict)
@@ -36,7 +38,7 @@ class Apart:
 
     @property
     def file(self) -> str:
-        return str(PIPELINES / "diamond.py")
+        return str(PIPELINES / f"{self.pipeline}.py")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -74,7 +76,7 @@ class Apart:
         partial.rename(self.directory / "gate")
 
     def processes(self) -> dict[str, ProcessRow]:
-        store = PostgresStore(self.database, schema="clew_diamond", max_connections=2)
+        store = PostgresStore(self.database, schema=f"clew_{self.pipeline}", max_connections=2)
         try:
             return {row.role: row for row in store.processes()}
         finally:
@@ -82,7 +84,7 @@ class Apart:
 
     def sent(self, operator: str) -> int:
         """Return how many events an operator has sent, as its log has it."""
-        store = PostgresStore(self.database, schema="clew_diamond", max_connections=2)
+        store = PostgresStore(self.database, schema=f"clew_{self.pipeline}", max_connections=2)
         try:
             state = store.state(operator)
             return int(state.context["sent"].get("out", 0)) if state is not None else 0
@@ -115,14 +117,34 @@ class Apart:
         assert self.supervisors[-1].returncode == 0, out
         return out
 
-    def held(self) -> list[tuple[Any, ...]]:
-        """Return what the sink's table holds."""
+    def held(self, query: str = "SELECT n, k, double, triple FROM joined") -> list[tuple[Any, ...]]:
+        """Return what a sink's table holds."""
         with psycopg.connect(self.database) as connection:
-            return sorted(connection.execute("SELECT n, k, double, triple FROM joined").fetchall())
+            return sorted(connection.execute(query.encode()).fetchall())
 
     @property
     def expected(self) -> list[tuple[int, ...]]:
+        """What the table of the diamond must hold."""
         return [(n, n % 7, 2 * n, 3 * n) for n in range(self.events)]
+
+    def explained(self) -> None:
+        """Have the run judged by who shares no code with it."""
+        code, out = self.call("verify", self.file, *self.log)
+        assert (code, out.splitlines()[-2].split(":")[0]) == (0, "explained"), out
+
+    def engine(self) -> int:
+        """Wait for the engine service, and return its process."""
+
+        def served() -> int | None:
+            said = self.directory / ".clew" / self.pipeline / "groups" / "engine.log"
+            pids = re.findall(r", pid (\d+)$", said.read_text(), re.MULTILINE) if said.exists() else []
+            return int(pids[-1]) if pids and is_running(int(pids[-1])) else None
+
+        return wait_for(served, "there is no engine service")
+
+    def workers(self) -> list[int]:
+        """Wait for Python workers of the engine service, and return their processes."""
+        return wait_for(lambda: [pid for pid in descendants(self.engine()) if is_worker(pid)], "there are no workers")
 
     def close(self) -> None:
         """End whatever is left."""
@@ -152,6 +174,29 @@ def wait_for(look: Callable[[], T | None], otherwise: str) -> T:
             return found
         assert time.monotonic() < until, otherwise
         time.sleep(0.02)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
+    own = [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in _read(task).split()]
+    return [*own, *(found for child in own for found in descendants(child))]
+
+
+def is_worker(pid: int) -> bool:
+    """Say whether a process is a Python worker of Spark: a fork of its daemon."""
+    parent = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[1:2]
+    daemon = "clew.spark.daemon"
+    return daemon in _read(Path(f"/proc/{pid}/cmdline")) and any(
+        daemon in _read(Path(f"/proc/{above}/cmdline")) for above in parent
+    )
+
+
+def _read(path: Path) -> str:
+    """Read a file of a process, which may have ended."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def groups(run: Apart) -> list[str]:

@@ -80,3 +80,6 @@ def test_what_processes_cannot_have_is_refused_with_a_sentence(apart: Apart) -> 
     assert (code, "has no group 'other'; name one of numbers, left, right, joined, writer" in out) == (1, True)
     code, out = apart.call("group", "left", "--pipeline", apart.file, *apart.log, "--engine", "grpc://127.0.0.1:9")
     assert (code, "asks for a token; give --token-file" in out) == (1, True)
+    secured = ("--engine", "grpc+tls://127.0.0.1:9", "--token-file", "token", "--tls-ca", "ca.pem")
+    code, out = apart.call("group", "left", "--pipeline", apart.file, *apart.log, *secured)
+    assert (code, "ca.pem cannot be read (No such file or directory); give --tls-ca" in out) == (1, True)

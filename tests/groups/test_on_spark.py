@@ -1,0 +1,72 @@
+"""Groups as processes on Spark: the engine service, its workers and the groups are killed; the totals are right."""
+
+import os
+import random
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.groups.runs import Apart, some_moment, wait_for
+from tests.soak import SOAK
+
+TIMES = 10 if SOAK else 1
+GROUPS = ("orders", "paid", "hourly", "fives", "hours", "sums")
+
+
+@pytest.fixture
+def sales(tmp_path: Path, postgres_url: str) -> Iterator[Apart]:
+    run = Apart(tmp_path, postgres_url, "sales", words=())
+    yield run
+    run.close()
+
+
+def hours(events: int) -> list[tuple[int, str, int]]:
+    """What plain Python makes of the same orders: the hour, the item, the sum."""
+    totals: dict[tuple[int, str], int] = defaultdict(int)
+    for n in range(3 * events):
+        if n % 4:
+            totals[3 * n // 60, f"item {n % 2}"] += n % 11
+    return sorted((hour, item, total) for (hour, item), total in totals.items())
+
+
+def fives(events: int) -> list[tuple[int, int]]:
+    """The same by five events of what is paid: its first order, the sum."""
+    found = []
+    for first in range(0, events, 5):
+        numbers = [n for n in range(3 * first, 3 * min(first + 5, events)) if n % 4]
+        found.append((numbers[0], sum(n % 11 for n in numbers)))
+    return found
+
+
+def strike(run: Apart, what: str) -> None:
+    """Kill a process of a kind, somewhere in its work."""
+    if what == "engine":
+        os.kill(run.engine(), signal.SIGKILL)
+    elif what == "worker":
+        os.kill(run.workers()[0], signal.SIGKILL)
+    else:
+        run.replaced(run.kill(f"group {what}"))
+
+
+def test_whoever_is_killed_the_totals_are_right(sales: Apart) -> None:
+    chance = random.Random(3)
+    victims = ["engine", "worker", "hourly", "engine", "worker"] * TIMES
+    step = 4
+    sales.events = step * (len(victims) + 1)
+    sales.start()
+    for number, what in enumerate(victims, 1):
+        sales.let(step * number)
+        wait_for(lambda: sales.sent("paid") > step * (number - 1), "the run does not go on")  # noqa: B023  asked at once
+        some_moment(chance)
+        strike(sales, what)
+    sales.end()
+    since = "extract(epoch FROM window_start - TIMESTAMPTZ '2026-01-01 00:00:00+00')::BIGINT / 3600"
+    assert sales.held(f"SELECT {since}, item, total::BIGINT FROM hourly") == hours(sales.events)
+    assert sales.held("SELECT first, total::BIGINT FROM fives") == fives(sales.events)
+    starts = {role: row.starts for role, row in sales.processes().items()}
+    expected = {name: 1 + victims.count(name) for name in GROUPS}
+    assert {name: starts[f"group {name}"] for name in GROUPS} == expected
+    sales.explained()
