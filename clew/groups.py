@@ -32,10 +32,10 @@ from clew.runtime.lookups import keep_lookups
 from clew.runtime.progress import OperatorProgress, Progress
 from clew.runtime.quarantine import quarantined
 from clew.runtime.runner import Surroundings
-from clew.store.base import Holder, KeptStore, ProcessRow
+from clew.store.base import SUPERVISOR, Holder, KeptStore, ProcessRow, group_role
 from clew.store.reopening import reopened
 from clew.supervisor.processes import Commands, ProcessSupervisor, lives
-from clew.supervisor.tenure import LEASE, SUPERVISOR, Tenure, group_role, this_process
+from clew.supervisor.tenure import LEASE, Tenure, this_process
 from clew.supervisor.threads import Policy, Supervisor
 
 _LOG = logging.getLogger(__name__)

@@ -17,14 +17,8 @@ _RENEWALS = 4
 #: Seconds between two looks at a role that another process has.
 _LOOK = 0.2
 
-SUPERVISOR = "supervisor"
 #: Seconds for which a process keeps its role without a sign of life.
 LEASE = 5.0
-
-
-def group_role(group: str) -> str:
-    """Return the role of running a group."""
-    return f"group {group}"
 
 
 def this_process() -> Holder:
