@@ -86,21 +86,30 @@ class Membership:
     patience: float = PATIENCE
 
 
+def open_ahead(place: Log, pipeline: str) -> KeptStore | None:
+    """Open the log of a run before it is needed; None where that fails now: who needs it finds out what is wrong."""
+    with suppress(ClewError):
+        return shared_log(place, pipeline)
+    return None
+
+
 def run_group(
     told: Membership,
     engine: Engine,
     stop: threading.Event,
     dead: str | None = None,
     tell: Callable[[str], None] = lambda text: None,
+    opened: KeptStore | None = None,
 ) -> Progress:
     """Run one group of a pipeline until it has finished, or until it is stopped; returns its figures.
 
     Where another process has the group, this one stands by, and takes its place when it is silent for too long. `dead`
-    names a process that is known to have ended.
+    names a process that is known to have ended. `opened` is the log, where it was opened before; it is closed here.
     """
     progress, holder = Progress(), this_process()
     while True:
-        store = reopened(partial(shared_log, told.place, told.graph.name), told.patience, stop)
+        store = opened or reopened(partial(shared_log, told.place, told.graph.name), told.patience, stop)
+        opened = None
         try:
             _work_on(told, store, holder, engine, progress, stop, dead, tell)
             return progress

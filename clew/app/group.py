@@ -15,11 +15,12 @@ from clew.app.settings import from_texts, in_force, words
 from clew.app.target import Bodies, LogUrl, Target
 from clew.app.terminal import explained
 from clew.errors import RoleLost, RunFinished, SetupFailed
-from clew.groups import Membership, engine_at, run_group
+from clew.groups import Membership, engine_at, open_ahead, run_group
 from clew.pipeline import absent
 from clew.pipeline.graph import Graph
 from clew.place import Log
 from clew.runtime.engine import Engine, InlineEngine, refuse_frames
+from clew.store.base import KeptStore
 from clew.supervisor.processes import stopped_by
 
 #: The exit code of a process whose group another one has now; what starts it may do so again.
@@ -67,8 +68,11 @@ def group(
         graph = settings.applied_to(target.graph())
         place = Log.at(settings.log, graph.name, settings.bodies)
         computes = _engine(engine, token_file, target, graph)
+        opened = None
         if spare:
-            name, dead = _told()
+            # What takes time is done before anybody waits for it.
+            opened = open_ahead(place, graph.name)
+            name, dead = _told(opened)
         _check(name, graph)
         if output is not None:
             _print_to(Path(output) / f"{name}.log")
@@ -76,7 +80,7 @@ def group(
         member = Membership(graph, name, place, settings.policy, tuple(accept or ()), settings.lease)
         try:
             with stopped_by((signal.SIGTERM, signal.SIGINT), stop.set):
-                run_group(member, computes, stop, dead, lambda text: typer.echo(text, err=True))
+                run_group(member, computes, stop, dead, lambda text: typer.echo(text, err=True), opened)
         except RunFinished as finished:
             typer.echo(str(finished), err=True)
         except RoleLost as lost:
@@ -95,10 +99,12 @@ def _engine(url: str, token_file: str | None, target: Target, graph: Graph) -> E
     return engine_at(url, token_file, graph, target.path, target.name)
 
 
-def _told() -> tuple[str, str | None]:
+def _told(opened: KeptStore | None) -> tuple[str, str | None]:
     """Wait to be told which group this is; ends with who would have told."""
     line = sys.stdin.readline()
     if not line:
+        if opened is not None:
+            opened.close()
         raise typer.Exit
     told = json.loads(line)
     return told["group"], told["dead"]
