@@ -38,8 +38,8 @@ from clew.store.base import ProcessRow, group_of
 
 PIPELINE = Path(__file__).with_name("pipelines") / "steady.py"
 NAME = "steady"
-#: Operator, which is a group of its own -> who sends to it.
-GROUPS: Mapping[str, str | None] = {"left": "numbers", "numbers": None, "right": "numbers", "writer": "left"}
+#: The operator that a group is named for -> who sends to it.
+GROUPS: Mapping[str, str | None] = {"left": "numbers", "numbers": None, "right": "numbers"}
 #: Seconds between two looks into the log, and after which something that is waited for does not come any more.
 LOOK, PATIENCE = 0.003, 180.0
 #: Turns of every group before anything is measured, and after each kill.
@@ -98,7 +98,8 @@ class Watch:
                     rows = connection.execute(asked.format(schema), prepare=True).fetchall()
                     now = time.monotonic()
                     for name, incarnation, context in rows:
-                        self.courses[name].see(now, _event(json.loads(context)), incarnation)
+                        if name in self.courses:
+                            self.courses[name].see(now, _event(json.loads(context)), incarnation)
         except BaseException as error:
             self.failure = error
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 from clew import Pipeline, Sink, generator
 from clew.pipeline.contracts import WriteAction
 
-#: Seconds of a turn of the source, and of the others: they keep up with it.
-SOURCE, OTHERS = 0.06, 0.03
+#: Seconds of a turn of the source, and of the others, of which one group has two: they keep up with it.
+SOURCE, OTHERS = 0.06, 0.02
 ONE = {"max_turn_events": 1}
 
 
@@ -44,4 +44,4 @@ pipeline = Pipeline("steady")
 numbers = pipeline.source("numbers", generator(make, 10_000_000), **ONE)
 left = numbers.map(slowly, name="left", deterministic=True, **ONE)
 right = numbers.map(slowly, name="right", deterministic=True, **ONE)
-pipeline.sink(left, Nowhere(), name="writer", **ONE)
+pipeline.sink(left, Nowhere(), name="writer", group="left", **ONE)
