@@ -72,6 +72,8 @@ def group(
         if spare:
             # What takes time is done before anybody waits for it.
             opened = open_ahead(place, graph.name)
+            if isinstance(computes, InlineEngine):
+                computes.warm()
             name, dead = _told(opened)
         _check(name, graph)
         if output is not None:
