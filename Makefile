@@ -42,6 +42,8 @@ docs: setup
 bench: setup
 	$(BIN)/python bench/throughput.py
 	$(BIN)/python bench/lineage.py
+	$(BIN)/python bench/restart.py
+	$(BIN)/python bench/restart.py --engine inline
 
 clean:
 	rm -rf $(VENV) .clew examples/*/data examples/*/out docs/tutorial/out docs/tutorial/*.db* bench/results site

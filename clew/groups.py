@@ -32,10 +32,10 @@ from clew.runtime.lookups import keep_lookups
 from clew.runtime.progress import OperatorProgress, Progress
 from clew.runtime.quarantine import quarantined
 from clew.runtime.runner import Surroundings
-from clew.store.base import Holder, KeptStore, ProcessRow
+from clew.store.base import SUPERVISOR, Holder, KeptStore, ProcessRow, group_role
 from clew.store.reopening import reopened
 from clew.supervisor.processes import Commands, ProcessSupervisor, lives
-from clew.supervisor.tenure import LEASE, SUPERVISOR, Tenure, group_role, this_process
+from clew.supervisor.tenure import LEASE, Tenure, this_process
 from clew.supervisor.threads import Policy, Supervisor
 
 _LOG = logging.getLogger(__name__)
@@ -91,21 +91,30 @@ class Membership:
     patience: float = PATIENCE
 
 
+def open_ahead(place: Log, pipeline: str) -> KeptStore | None:
+    """Open the log of a run before it is needed; None where that fails now: who needs it finds out what is wrong."""
+    with suppress(ClewError):
+        return shared_log(place, pipeline)
+    return None
+
+
 def run_group(
     told: Membership,
     engine: Engine,
     stop: threading.Event,
     dead: str | None = None,
     tell: Callable[[str], None] = lambda text: None,
+    opened: KeptStore | None = None,
 ) -> Progress:
     """Run one group of a pipeline until it has finished, or until it is stopped; returns its figures.
 
     Where another process has the group, this one stands by, and takes its place when it is silent for too long. `dead`
-    names a process that is known to have ended.
+    names a process that is known to have ended. `opened` is the log, where it was opened before; it is closed here.
     """
     progress, holder = Progress(), this_process()
     while True:
-        store = reopened(partial(shared_log, told.place, told.graph.name), told.patience, stop)
+        store = opened or reopened(partial(shared_log, told.place, told.graph.name), told.patience, stop)
+        opened = None
         try:
             _work_on(told, store, holder, engine, progress, stop, dead, tell)
             return progress

@@ -40,7 +40,7 @@ from clew.runtime.lookups import keep_lookups
 from clew.runtime.progress import COMMIT_BOUNDS, CommitTimes, OperatorProgress, Progress
 from clew.runtime.quarantine import Quarantined, quarantined, records_of
 from clew.runtime.runner import Surroundings
-from clew.runtime.status import OperatorStatus, RunStatus, read_status
+from clew.runtime.status import OperatorStatus, ProcessStatus, RunStatus, read_status
 from clew.spark.java import Java, find_java
 from clew.spark.options import SparkOptions
 from clew.store.base import Collected, Store
@@ -457,8 +457,8 @@ def _supervise(
 
 __all__ = [
     "COMMIT_BOUNDS", "LEASE", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Finding", "Health",
-    "Installation", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus", "Policy", "Progress", "Quarantined",
-    "Recovery",
+    "Installation", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus", "Policy", "ProcessStatus", "Progress",
+    "Quarantined", "Recovery",
     "RunStatus", "SparkOptions", "Verdict", "Verifier", "changes", "chaos", "decide_quarantined", "draw", "engine_for",
     "examine", "gc", "is_finished", "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run",
     "status", "topology", "verify",

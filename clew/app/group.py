@@ -11,19 +11,23 @@ from typing import Annotated
 import typer
 
 from clew.app.flags import PyFiles, Set, make_importable
+from clew.app.logs import logged_to
 from clew.app.settings import from_texts, in_force, words
 from clew.app.target import Bodies, LogUrl, Target
 from clew.app.terminal import explained
 from clew.errors import RoleLost, RunFinished, SetupFailed
-from clew.groups import Membership, engine_at, run_group
+from clew.groups import Membership, engine_at, open_ahead, run_group
 from clew.pipeline import absent
 from clew.pipeline.graph import Graph
 from clew.place import Log
 from clew.runtime.engine import Engine, InlineEngine, refuse_frames
+from clew.store.base import KeptStore
 from clew.supervisor.processes import stopped_by
 
 #: The exit code of a process whose group another one has now; what starts it may do so again.
 _LOST = 75
+#: Where Clew's own log goes unless a directory is named; who starts a group by hand wants to see it.
+_STDERR = Path("/dev/stderr")
 
 
 def group(
@@ -70,16 +74,25 @@ def group(
         graph = settings.applied_to(target.graph())
         place = Log.at(settings.log, graph.name, settings.bodies)
         computes = _engine(engine, token_file, tls_ca, target, graph)
+        opened = None
         if spare:
-            name, dead = _told()
+            # What takes time is done before anybody waits for it.
+            opened = open_ahead(place, graph.name)
+            if isinstance(computes, InlineEngine):
+                computes.warm()
+            name, dead = _told(opened)
         _check(name, graph)
         if output is not None:
             _print_to(Path(output) / f"{name}.log")
         stop = threading.Event()
         member = Membership(graph, name, place, settings.policy, tuple(accept or ()), settings.lease)
         try:
-            with stopped_by((signal.SIGTERM, signal.SIGINT), stop.set):
-                run_group(member, computes, stop, dead, lambda text: typer.echo(text, err=True))
+            said = _STDERR if output is None else Path(output) / f"{name}.log"
+            with (
+                logged_to(said, settings.log_level, pipeline=graph.name, group=name),
+                stopped_by((signal.SIGTERM, signal.SIGINT), stop.set),
+            ):
+                run_group(member, computes, stop, dead, lambda text: typer.echo(text, err=True), opened)
         except RunFinished as finished:
             typer.echo(str(finished), err=True)
         except RoleLost as lost:
@@ -110,10 +123,12 @@ def _roots(file: str | None) -> bytes | None:
         ) from error
 
 
-def _told() -> tuple[str, str | None]:
+def _told(opened: KeptStore | None) -> tuple[str, str | None]:
     """Wait to be told which group this is; ends with who would have told."""
     line = sys.stdin.readline()
     if not line:
+        if opened is not None:
+            opened.close()
         raise typer.Exit
     told = json.loads(line)
     return told["group"], told["dead"]

@@ -12,7 +12,7 @@ from clew.app.flags import PyFiles, ready_to_load
 from clew.app.gc import no_log
 from clew.app.target import Bodies, File, Json, LogUrl, Target, run_again
 from clew.app.terminal import explained, print_json, results
-from clew.run import Log, OperatorStatus, RunStatus
+from clew.run import Log, OperatorStatus, ProcessStatus, RunStatus
 from clew.run import status as read_status
 
 
@@ -35,8 +35,9 @@ def status(
 
 def as_mapping(run: RunStatus) -> Mapping[str, Any]:
     """Return a status as JSON has it."""
-    own = {"pipeline": run.pipeline, "run": run.run_id, "log": run.log, "exists": True}
-    return own | {"finished": run.finished, "events": run.events, "operators": [asdict(o) for o in run.operators]}
+    own: dict[str, Any] = {"pipeline": run.pipeline, "run": run.run_id, "log": run.log, "exists": True}
+    own |= {"finished": run.finished, "events": run.events, "operators": [asdict(o) for o in run.operators]}
+    return own | ({"processes": [asdict(process) for process in run.processes]} if run.processes else {})
 
 
 def _show(run: RunStatus, again: str) -> None:
@@ -47,6 +48,8 @@ def _show(run: RunStatus, again: str) -> None:
         for number, what in ((operator.late, "records came too late"), (operator.quarantined, "in quarantine")):
             if number:
                 typer.echo(f"{operator.operator}: {number} {what}")
+    if run.processes:
+        console.print(_processes(run))
     typer.echo(_verdict(run, again))
 
 
@@ -75,6 +78,34 @@ def _cells(operator: OperatorStatus) -> list[Text]:
     return [Text(cell) for cell in cells]
 
 
+def _processes(run: RunStatus) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("process", "pid", "host", "state", "incarnation", "restarts", "last error"):
+        table.add_column(column, no_wrap=column == "process", justify="right" if column == "pid" else "left")
+    for process in run.processes:
+        cells = [process.role, str(process.pid), process.host, _state(process), _incarnation(process)]
+        cells += [_restarts(process), process.last_error.partition("\n")[0] or "-"]
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _state(process: ProcessStatus) -> str:
+    if process.alive:
+        return f"alive, {process.left:.1f} s left"
+    return "ended" if process.ended else f"silent for {process.silent:.0f} s"
+
+
+def _incarnation(process: ProcessStatus) -> str:
+    """Write the incarnation of a group; its operators are named where theirs are not the same."""
+    if len(set(process.incarnations.values())) == 1:
+        return str(next(iter(process.incarnations.values())))
+    return ", ".join(f"{operator} {number}" for operator, number in process.incarnations.items()) or "-"
+
+
+def _restarts(process: ProcessStatus) -> str:
+    return str(process.restarts) + (f", {process.restarts_inside} inside" if process.restarts_inside else "")
+
+
 def _per_port(figures: Mapping[str, int], alone: str) -> str:
     """Write a figure per port; a port that is the only one, and called as usual, needs no name."""
     if list(figures) == [alone]:
@@ -90,4 +121,7 @@ def _verdict(run: RunStatus, again: str) -> str:
     done = sum(operator.finished for operator in run.operators if operator.declared)
     of = sum(operator.declared for operator in run.operators)
     ended = f"{done} of {of} operators have finished, {run.events} events logged"
+    supervisor = next((process for process in run.processes if process.role == "supervisor"), None)
+    if supervisor is not None and supervisor.alive:
+        return f"not finished: {ended}; it is run by process {supervisor.pid} on {supervisor.host}"
     return f"not finished: {ended}; unless it is running now, `{again}` resumes it"

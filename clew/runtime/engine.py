@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from clew.errors import ClewError, SetupFailed
 from clew.pipeline.contracts import Framed, FrameSink, Streamed
 from clew.pipeline.graph import Graph, OperatorSpec
@@ -103,6 +105,10 @@ class InlineEngine:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
+
+    def warm(self) -> None:
+        """Do what the first turn would take long for: given a Python value for the first time, pyarrow loads pandas."""
+        pa.array([0])
 
     def map(self, job: Job, tasks: Sequence[Task]) -> Ran:
         start = time.monotonic()

@@ -1,6 +1,6 @@
 """What a log says of a run, for people to look at; read-only, and safe while the run goes on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,7 @@ from clew.errors import WrongLog
 from clew.ids import Port
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.protocol.rows import OperatorRow
-from clew.store.base import Backlog, Store
+from clew.store.base import SUPERVISOR, Backlog, KeptStore, ProcessRow, Store, group_of, group_role
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,31 @@ class OperatorStatus:
 
 
 @dataclass(frozen=True)
+class ProcessStatus:
+    """A process that has a role in a run, or had it last, as the log has it."""
+
+    #: What it does: "supervisor", or "group NAME".
+    role: str
+    group: str | None
+    host: str
+    pid: int
+    #: Whether its lease lasts, and for how many seconds; it may have been killed since it renewed it.
+    alive: bool
+    left: float
+    #: Seconds since it was heard of last.
+    silent: float
+    #: Whether it gave its role up by itself.
+    ended: bool
+    #: How often another process took the place of the one before, and how often the group was restarted in this one.
+    restarts: int
+    restarts_inside: int = 0
+    #: Operator -> its incarnation, of those in the group.
+    incarnations: Mapping[str, int] = field(default_factory=dict)
+    #: What the process failed with last; of one that was killed nothing is known.
+    last_error: str = ""
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """A run, as its log has it."""
 
@@ -49,6 +74,8 @@ class RunStatus:
     run_id: str
     log: str
     operators: tuple[OperatorStatus, ...]
+    #: The supervisor first; none where the groups were always threads of one process.
+    processes: tuple[ProcessStatus, ...] = ()
 
     @property
     def events(self) -> int:
@@ -65,8 +92,8 @@ class RunStatus:
         return any(operator.incarnation > 0 for operator in self.operators)
 
 
-def read_status(graph: Graph, store: Store, log: str) -> RunStatus:
-    """Read the state of all operators; raises WrongLog when the log is of other operators altogether."""
+def read_status(graph: Graph, store: KeptStore, log: str) -> RunStatus:
+    """Read the state of all operators and processes; raises WrongLog when the log is of other operators altogether."""
     rows = {row.operator: row for row in store.operators()}
     if rows and not rows.keys() & graph.operators.keys():
         raise WrongLog(
@@ -75,7 +102,39 @@ def read_status(graph: Graph, store: Store, log: str) -> RunStatus:
         )
     declared = [_declared(spec, rows.get(name), store) for name, spec in graph.operators.items()]
     gone = [_gone(row, store) for name, row in sorted(rows.items()) if name not in graph.operators]
-    return RunStatus(graph.name, store.run_id, log, (*declared, *gone))
+    processes = _processes(graph, {row.role: row for row in store.processes()}, rows)
+    return RunStatus(graph.name, store.run_id, log, (*declared, *gone), tuple(processes))
+
+
+def _processes(
+    graph: Graph, found: Mapping[str, ProcessRow], operators: Mapping[str, OperatorRow]
+) -> Iterable[ProcessStatus]:
+    """Describe who has a role that lasts: the supervisor, the groups, and those that the pipeline has no more."""
+    gone = [role for role in found if group_of(role) not in (None, *graph.groups)]
+    for role in (SUPERVISOR, *map(group_role, graph.groups), *gone):
+        if role in found:
+            group = group_of(role)
+            names = graph.groups.get(group, ()) if group is not None else ()
+            yield _process(
+                found[role], group, {name: operators[name].incarnation for name in names if name in operators}
+            )
+
+
+def _process(row: ProcessRow, group: str | None, incarnations: Mapping[str, int]) -> ProcessStatus:
+    figures = list(row.report.get("operators", {}).values())
+    errors = [row.report.get("error", ""), *(own.get("last_error", "") for own in figures)]
+    return ProcessStatus(
+        row.role, group, row.holder.host, row.holder.pid,
+        alive=row.left > 0,
+        left=max(row.left, 0.0),
+        silent=row.silent,
+        ended=row.given_up,
+        restarts=row.starts - 1,
+        # All operators of a group are restarted together.
+        restarts_inside=max((own.get("restarts", 0) for own in figures), default=0),
+        incarnations=incarnations,
+        last_error=next(filter(None, errors), ""),
+    )  # fmt: skip
 
 
 def _declared(spec: OperatorSpec, row: OperatorRow | None, store: Store) -> OperatorStatus:

@@ -315,6 +315,21 @@ class Lineages(Protocol):
         """Return what an Input Set saw of the global state; None where it saw none."""
 
 
+#: The role of keeping the processes of a run alive.
+SUPERVISOR = "supervisor"
+_GROUP = "group "
+
+
+def group_role(group: str) -> str:
+    """Return the role of running a group."""
+    return f"{_GROUP}{group}"
+
+
+def group_of(role: str) -> str | None:
+    """Return the group that a role is of; None where it is another role."""
+    return role.removeprefix(_GROUP) if role.startswith(_GROUP) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
     """A process that may have roles in a run: a name that no other process ever has, and where it is."""
@@ -339,6 +354,8 @@ class ProcessRow:
     given_up: bool
     #: What it said of itself last, as JSON.
     report: Mapping[str, Any]
+    #: What it was asked to do, and may not have heard yet.
+    asked: str = ""
 
 
 class Leases(Protocol):
@@ -407,6 +424,7 @@ class LogReader(Lineages, Protocol):
 
 
 __all__ = [
-    "NO_PORTS", "SCHEMA_VERSION", "TABLES", "Backlog", "Bodies", "Collected", "Entry", "Holder", "KeptStore", "Leases",
-    "Lineages", "LogReader", "ProcessRow", "Store", "Table", "Topology", "Worn",
+    "NO_PORTS", "SCHEMA_VERSION", "SUPERVISOR", "TABLES", "Backlog", "Bodies", "Collected", "Entry", "Holder",
+    "KeptStore", "Leases", "Lineages", "LogReader", "ProcessRow", "Store", "Table", "Topology", "Worn", "group_of",
+    "group_role",
 ]  # fmt: skip

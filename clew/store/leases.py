@@ -15,7 +15,7 @@ _TAKE = """INSERT INTO process (role, holder, host, pid, starts, seen, until, as
     WHERE process.until <= ? OR process.holder = ? OR process.holder = excluded.holder"""
 _RENEW = "UPDATE process SET seen = ?, until = ?, report = ? WHERE role = ? AND holder = ? AND until > 0"
 _RELEASE = "UPDATE process SET seen = ?, until = 0 WHERE role = ? AND holder = ?"
-_ROWS = "SELECT role, holder, host, pid, starts, seen, until, report FROM process"
+_ROWS = "SELECT role, holder, host, pid, starts, seen, until, report, asked FROM process"
 
 
 def take_lease(
@@ -56,8 +56,8 @@ def processes(log: Transaction, now: int) -> list[ProcessRow]:
 
 
 def _row(
-    now: int, role: str, holder: str, host: str, pid: int, starts: int, seen: int, until: int, report: str
+    now: int, role: str, holder: str, host: str, pid: int, starts: int, seen: int, until: int, report: str, asked: str
 ) -> ProcessRow:
     known = Holder(holder, host, pid)
     left = (until - now) / 1000 if until else 0.0
-    return ProcessRow(role, known, starts, (now - seen) / 1000, left, until == 0, json.loads(report))
+    return ProcessRow(role, known, starts, (now - seen) / 1000, left, until == 0, json.loads(report), asked)

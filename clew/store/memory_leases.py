@@ -69,4 +69,6 @@ class MemoryLeases:
 def _row(role: str, lease: _Lease, now: float) -> ProcessRow:
     left = 0.0 if lease.until is None else lease.until - now
     report = json.loads(lease.report)
-    return ProcessRow(role, lease.holder, lease.starts, now - lease.seen, left, lease.until is None, report)
+    return ProcessRow(
+        role, lease.holder, lease.starts, now - lease.seen, left, lease.until is None, report, lease.asked
+    )

@@ -23,8 +23,7 @@ from clew import trace
 from clew.errors import ClewError, EngineLost, GroupFailed, RunStopped, SetupFailed, StoreUnreachable
 from clew.pipeline.graph import Graph
 from clew.runtime.progress import OperatorProgress, Progress
-from clew.store.base import KeptStore, ProcessRow
-from clew.supervisor.tenure import group_role
+from clew.store.base import KeptStore, ProcessRow, group_role
 from clew.supervisor.threads import Policy
 
 _LOG = logging.getLogger(__name__)

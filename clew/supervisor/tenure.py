@@ -17,14 +17,8 @@ _RENEWALS = 4
 #: Seconds between two looks at a role that another process has.
 _LOOK = 0.2
 
-SUPERVISOR = "supervisor"
 #: Seconds for which a process keeps its role without a sign of life.
 LEASE = 5.0
-
-
-def group_role(group: str) -> str:
-    """Return the role of running a group."""
-    return f"group {group}"
 
 
 def this_process() -> Holder:
@@ -65,6 +59,10 @@ class Tenure:
             other = self.take(dead)
             if other is None:
                 return True
+            if other.asked and other.left > 0:
+                # What is asked of who has the role is asked of who stands by too.
+                self._asked(other.asked)
+                return False
             if other.holder.name != told:
                 told = other.holder.name
                 tell(other)

@@ -1,8 +1,11 @@
 """`clew status` tells what the log says, during a run and after it; `clew gc` removes what is done."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
+from clew.store.base import SUPERVISOR, Holder, group_role
+from clew.store.sqlite import SqliteStore
 from tests.app.pipelines import call, finish, kept, log_url, start, write_numbers
 from tests.app.test_run import _wait_for
 
@@ -65,6 +68,56 @@ def test_status_changes_nothing(tmp_path: Path) -> None:
     run_inline(tmp_path, POISON="13")
     before = status(tmp_path)
     assert status(tmp_path) == before
+
+
+def test_where_groups_were_always_threads_no_process_is_told_of(tmp_path: Path) -> None:
+    run_inline(tmp_path)
+    assert "processes" not in status(tmp_path)
+    assert "pid" not in call("status", write_numbers(tmp_path), "--log", log_url(tmp_path)).stdout
+
+
+def has_processes(tmp_path: Path) -> None:
+    """Leave a log that a supervisor and a group work on; another group has ended, one was replaced and is silent."""
+    run_inline(tmp_path, POISON="13")
+    with closing(SqliteStore(tmp_path / "log.db")) as store:
+        first, second = Holder("first", "here", 11), Holder("second", "there", 22)
+        # Had for a moment by whoever starts: that is nobody's place in the run.
+        store.take_lease("setup", first, 100)
+        store.take_lease(SUPERVISOR, first, 100)
+        store.take_lease(group_role("source"), first, 100)
+        store.release_lease(group_role("source"), first)
+        store.take_lease(group_role("doubled"), first, 100)
+        store.take_lease(group_role("doubled"), second, 100, dead="first")
+        figures = {"doubled": {"restarts": 2, "last_error": "ValueError: no\nmore of it"}}
+        store.renew_lease(group_role("doubled"), second, 100, {"operators": figures, "error": ""})
+        store.take_lease(group_role("doubled_sink"), second, 0)
+        store.take_lease(group_role("removed"), second, 0)
+
+
+def test_the_processes_of_a_run_are_told_with_what_the_log_has_of_them(tmp_path: Path) -> None:
+    has_processes(tmp_path)
+    processes = {process["role"]: process for process in status(tmp_path)["processes"]}
+    roles = ["supervisor", "group source", "group doubled", "group doubled_sink", "group removed"]
+    assert list(processes) == roles
+    assert [processes[role]["alive"] for role in roles] == [True, False, True, False, False]
+    assert [processes[role]["ended"] for role in roles] == [False, True, False, False, False]
+    doubled = processes["group doubled"]
+    assert (doubled["group"], doubled["host"], doubled["pid"]) == ("doubled", "there", 22)
+    assert (doubled["restarts"], doubled["restarts_inside"], doubled["incarnations"]) == (1, 2, {"doubled": 1})
+    assert doubled["last_error"] == "ValueError: no\nmore of it"
+    assert 0 < doubled["left"] <= 100
+    assert (processes["group removed"]["incarnations"], processes["group removed"]["left"]) == ({}, 0)
+
+
+def test_the_processes_of_a_run_are_a_table_of_their_own(tmp_path: Path) -> None:
+    has_processes(tmp_path)
+    told = call("status", write_numbers(tmp_path), "--log", log_url(tmp_path)).stdout
+    rows = {line.split("  ")[0]: " ".join(line.split()) for line in told.splitlines()}
+    assert rows["group source"] == "group source 11 here ended 1 0 -"
+    assert rows["group doubled"].startswith("group doubled 22 there alive, ")
+    assert rows["group doubled"].endswith(" s left 1 1, 2 inside ValueError: no")
+    assert rows["group doubled_sink"].startswith("group doubled_sink 22 there silent for ")
+    assert "it is run by process 11 on here" in told
 
 
 def test_an_operator_that_is_no_longer_declared_is_named(tmp_path: Path) -> None:

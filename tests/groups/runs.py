@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from clew.store.base import ProcessRow
+from clew.store.base import SUPERVISOR, ProcessRow, group_role
 from clew.store.postgres import PostgresStore
 from clew.supervisor.processes import is_running
-from clew.supervisor.tenure import SUPERVISOR, group_role
 
 PIPELINES = Path(__file__).with_name("pipelines")
 PATIENCE = 120.0

@@ -1,5 +1,6 @@
 """A run of processes is stopped, watched, resumed, and refused what it cannot have."""
 
+import json
 import signal
 
 from tests.groups.runs import SUPERVISOR, Apart, groups, wait_for
@@ -39,6 +40,9 @@ def test_of_two_supervisors_one_works_and_the_other_shows_what_it_does(apart: Ap
     first = apart.start()
     apart.let(10)
     wait_for(lambda: apart.sent("left") >= 5, "left does not work")
+    told = json.loads(apart.call("status", apart.file, *apart.log, "--json")[1])
+    shown = {process["role"]: process for process in told["processes"]}
+    assert (shown[SUPERVISOR]["pid"], shown["group left"]["alive"]) == (first.pid, True)
     second = apart.start()
     assert second.stdout is not None
     said = ""
