@@ -31,6 +31,8 @@ class Apart:
     database: str
     pipeline: str = "diamond"
     events: int = 60
+    #: Seconds that an event takes to make.
+    pause: float = 0.0
     words: tuple[str, ...] = ("--engine", "inline")
     settings: dict[str, Any] = field(default_factory=dict)
     supervisors: "list[subprocess.Popen[str]]" = field(default_factory=list)
@@ -42,6 +44,7 @@ class Apart:
     @property
     def environment(self) -> dict[str, str]:
         own = {"EVENTS": str(self.events), "GATE": str(self.directory / "gate"), "SINK": self.database}
+        own["PAUSE"] = str(self.pause)
         return {**os.environ, **own}
 
     def clew(self, *words: str) -> "subprocess.Popen[str]":

@@ -7,12 +7,16 @@ from tests.groups.runs import SUPERVISOR, Apart, groups, wait_for
 
 
 def test_a_run_is_stopped_after_its_turns_and_goes_on_where_it_was(apart: Apart) -> None:
-    apart.events = 400
+    apart.events, apart.pause = 200, 0.05
     first = apart.start()
     apart.let(apart.events)
     wait_for(lambda: apart.sent("left") >= 5, "left does not work")
+    stands_by = apart.clew("group", "left", "--pipeline", apart.file, *apart.log)
+    assert stands_by.stdout is not None
+    assert "is run by process" in stands_by.stdout.readline()
     code, out = apart.call("stop", apart.file, *apart.log)
     assert code == 0, out
+    assert stands_by.wait(60) == 0
     assert "stopped; `clew run " in out
     assert first.wait(60) == 0
     assert all(row.left <= 0 for row in apart.processes().values())
@@ -24,7 +28,7 @@ def test_a_run_is_stopped_after_its_turns_and_goes_on_where_it_was(apart: Apart)
 
 
 def test_sigterm_to_the_supervisor_stops_all_groups(apart: Apart) -> None:
-    apart.events = 400
+    apart.events, apart.pause = 200, 0.05
     first = apart.start()
     apart.let(apart.events)
     wait_for(lambda: apart.sent("left") >= 5, "left does not work")

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Literal
 from unittest import mock
 
-from clew import run as wiring
-from clew import trace
+from clew import admission, trace
 from clew.faultpoint import POINTS, CrashInjected, Fault, arm
 from clew.model.checker import Checker
 from clew.model.retraction import check_trace
@@ -190,7 +189,7 @@ class Machine:
         self.graph: Graph = scene.declare(self.world)
         self._directory = directory
         self.journal = Journal(directory, lossy="machine" in schedule.scopes)
-        self.journal.declare(wiring.topology(self.graph))
+        self.journal.declare(admission.topology(self.graph))
         # Some groups are slow, some fast, so that each may run far ahead of the others.
         self._groups = [
             _Group(name, operators, self._random.choice((1, 3, 9))) for name, operators in self.graph.groups.items()
@@ -239,7 +238,7 @@ class Machine:
         self._around = around
         keep_lookups(self.graph, self.journal, self._directory, durable=False)
         self._supervisor = Supervisor(around, Policy())
-        self._is_final = wiring.is_finished(self.graph, self.journal)
+        self._is_final = admission.is_finished(self.graph, self.journal)
 
     @property
     def _faults_to_come(self) -> bool:
@@ -324,7 +323,7 @@ class Machine:
 
     def _collect(self) -> None:
         try:
-            collect(self.journal, self._directory, wiring._kept(self.graph, self.journal))
+            collect(self.journal, self._directory, admission.kept_events(self.graph, self.journal))
         except CrashInjected as crash:
             self._crash(None, crash)
 

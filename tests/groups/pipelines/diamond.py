@@ -16,6 +16,7 @@ TURNS = {"max_turn_events": 5}
 def make(index: int) -> pa.Table:
     while int(Path(os.environ["GATE"]).read_text() or 0) <= index:
         time.sleep(0.01)
+    time.sleep(float(os.environ["PAUSE"]))
     return pa.table({"n": [index], "k": [index % 7]})
 
 
