@@ -33,7 +33,8 @@ def orders_of(index: int) -> pa.Table:
 
 
 pipeline = Pipeline("sales")
-orders = pipeline.source("orders", generator(orders_of, EVENTS), max_turn_events=2)
+# One at a time: what waits at the gate has a core, and the others need the second.
+orders = pipeline.source("orders", generator(orders_of, EVENTS), max_turn_events=1)
 
 
 @pipeline.operator(orders, deterministic=True, max_turn_events=4)
