@@ -361,6 +361,8 @@ class SinkFailed(ClewError):
     cure: str
     #: Seconds to wait before it is tried again; None where that cannot help.
     again: float | None = 0.0
+    #: Whether the system could not be reached at all: it may be back soon.
+    away: bool = False
 
     def __str__(self) -> str:
         return f"sink {self.sink}: {self.what}; {self.cure}"

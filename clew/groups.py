@@ -182,7 +182,8 @@ class _Work:
         self._bell = told.place.bell(told.graph.name)
         here = told.graph.groups[told.group]
         channels = Channels(told.graph, store, here, self._bell.ring)
-        around = Surroundings(told.graph, store, engine, channels, progress, told.place.bodies, retaken=change.retaken)
+        own: dict[str, Any] = {"patience": told.patience, "retaken": change.retaken}
+        around = Surroundings(told.graph, store, engine, channels, progress, told.place.bodies, **own)
         self._channels = channels
         self._supervisor = Supervisor(around, told.policy, (told.group,))
         self._error: BaseException | None = None
@@ -266,7 +267,7 @@ def run_processes(
     try:
         holder = this_process()
         told = Membership(graph, "", place, policy, accept, lease)
-        supervisor = ProcessSupervisor(graph, door, commands, policy, progress)
+        supervisor = ProcessSupervisor(graph, door, commands, policy, progress, lease)
 
         def asked(_: str) -> None:
             supervisor.stop()

@@ -115,7 +115,10 @@ class Postgres(Dialect):
                 # Whatever is not committed by now is rolled back by the server.
                 connection.close()
         except psycopg.Error as error:
-            raise failed(self._masked(_said(error)), _cure(error)) from None
+            failure = failed(self._masked(_said(error)), _cure(error))
+            if isinstance(failure, SinkFailed):
+                failure.away = _is_away(error)
+            raise failure from None
 
     def _masked(self, text: str) -> str:
         password = _parts(self.url).get("password")
@@ -285,6 +288,14 @@ def _said(error: "psycopg.Error") -> str:
     """Return the server's own sentence, without the excerpt of the statement."""
     parts = (error.diag.message_primary, error.diag.message_detail)
     return " ".join(part for part in parts if part) or " ".join(str(error).split())
+
+
+def _is_away(error: "psycopg.Error") -> bool:
+    """Say whether the server was not reached, or was lost: not yet started, stopped, or at the end of a broken line."""
+    import psycopg
+
+    state = error.sqlstate
+    return isinstance(error, psycopg.OperationalError) and (state is None or state.startswith(("08", "57P")))
 
 
 def _cure(error: "psycopg.Error") -> str:

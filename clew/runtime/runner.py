@@ -48,6 +48,8 @@ class Surroundings:
     now: Callable[[], int] = lambda: time.time_ns() // 1_000
     #: The first events that collection leaves, by port.
     keep: Callable[[], Mapping[Port, int]] = dict
+    #: Seconds for which a sink that cannot be reached is waited for; 0 leaves it to the operator's attempts.
+    patience: float = 0.0
     #: Operators whose window changed: their pending events are assigned anew, and the version is logged with that.
     retaken: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

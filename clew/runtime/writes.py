@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: How many pending writes one job performs at most.
 WRITES_PER_JOB = 256
+#: Seconds between two questions to a system that cannot be reached.
+_AWAY = 0.5
 
 
 class Writes:
@@ -31,6 +33,8 @@ class Writes:
         self._runner = runner
         self._around = around
         self._pending: dict[str, list[WriteRow]] = {name: [] for name in runner.spec.sinks}
+        #: When a sink that cannot be reached was first missed, by the monotonic clock.
+        self._away_since: float | None = None
 
     def expect(self, writes: Iterable[Write]) -> None:
         """Learn of write actions that were just logged."""
@@ -86,11 +90,11 @@ class Writes:
                     self._around.progress.wrote(port.operator, written.done, clock)
                     del pending[: written.done]
                     self._count()
-                    attempts = 0
+                    attempts, self._away_since = 0, None
                 if written.failure is not None:
                     # Step 2: a failed write is replayed, a limited number of times.
-                    attempts += 1
-                    self._wait(attempts, written.failure, f"write {port}#{batch[written.done].number}")
+                    what = f"write {port}#{batch[written.done].number}"
+                    attempts = self._wait(attempts + 1, written.failure, what)
                     # It may have been applied, and only the answer was lost.
                     batch = batch[written.done :]
                     left = self._unsettled(name, batch)
@@ -120,12 +124,16 @@ class Writes:
         while True:
             written = self._run(name, undone, check=True)
             if written.failure is None:
+                self._away_since = None
                 return list(written.applied)
-            attempts += 1
-            self._wait(attempts, written.failure, f"the check of {self._runner.spec.name}.{name}")
+            what = f"the check of {self._runner.spec.name}.{name}"
+            attempts = self._wait(attempts + 1, written.failure, what)
 
-    def _wait(self, attempts: int, failure: Failure, about: str) -> None:
-        """Wait before the outside system is asked again, or give up."""
+    def _wait(self, attempts: int, failure: Failure, about: str) -> int:
+        """Wait before the outside system is asked again, or give up; returns how many attempts count."""
+        if self._is_awaited(failure):
+            time.sleep(_AWAY)
+            return 0
         if isinstance(failure.error, StaleWriter):
             stale = failure.error
             trace.record("fenced", stale.operator, incarnation=stale.incarnation, current=stale.current)
@@ -133,6 +141,14 @@ class Writes:
         if again is None or attempts >= self._runner.spec.settings.attempts:
             raise self._runner.failed(failure, about, attempts)
         time.sleep(max(again, 0.1 * attempts))
+        return attempts
+
+    def _is_awaited(self, failure: Failure) -> bool:
+        """Say whether a system that cannot be reached has some time left to come back."""
+        if not (isinstance(failure.error, SinkFailed) and failure.error.away):
+            return False
+        self._away_since = self._away_since or time.monotonic()
+        return time.monotonic() - self._away_since < self._around.patience
 
     def _run(self, name: str, rows: Sequence[WriteRow], check: bool) -> Written:
         spec, writer = self._runner.spec, self._runner.writer

@@ -83,8 +83,12 @@ class Door(Protocol):
 class ProcessSupervisor:
     """Keeps the processes of all groups alive until they have finished, or until one must not be started again."""
 
-    def __init__(self, graph: Graph, door: Door, commands: Commands, policy: Policy, progress: Progress) -> None:
-        self._graph, self._door, self._commands = graph, door, commands
+    def __init__(
+        self, graph: Graph, door: Door, commands: Commands, policy: Policy, progress: Progress, lease: float
+    ) -> None:
+        self._graph, self._door, self._commands, self._lease = graph, door, commands, lease
+        #: Until when silence is forgiven: while the log was away, nobody could be heard.
+        self._forgiven = 0.0
         self._policy, self._progress = policy, progress
         self._groups = [_Group(name) for name in graph.groups]
         self._engine = _Engine(commands, policy) if commands.engine is not None else None
@@ -105,6 +109,7 @@ class ProcessSupervisor:
                 except StoreUnreachable:
                     # Groups wait for it, as this does; nothing of them need be known meanwhile.
                     self._door.reopen()
+                    self._forgiven = time.monotonic() + self._lease
                 self._stop.wait(_LOOK)
         finally:
             self._end()
@@ -144,7 +149,7 @@ class ProcessSupervisor:
         group.left = [child for child in group.left if child.poll() is None]
         if group.child is not None:
             self._watch_child(group, group.child)
-        elif group.row is not None and lives(group.row):
+        elif group.row is not None and (lives(group.row) or self._is_forgiven(group.row)):
             return  # Somebody else has started it, and it works.
         elif time.monotonic() >= group.due:
             self._start(group)
@@ -153,7 +158,7 @@ class ProcessSupervisor:
         code = child.poll()
         row = group.row if group.row is not None and group.row.holder.pid == child.pid else None
         if code is None:
-            if row is not None and row.left < 0 and not row.given_up:
+            if row is not None and row.left < 0 and not row.given_up and not self._is_forgiven(row):
                 _LOG.warning("group is silent, and another process takes its place", extra={"group": group.name})
                 group.left.append(child)
                 group.child = None
@@ -168,6 +173,10 @@ class ProcessSupervisor:
         if code == FAILED_FOR_GOOD:
             raise GroupFailed(group.name, said.get("error") or _last_line(self._output(group.name)))
         self._died(group, code, said)
+
+    def _is_forgiven(self, row: ProcessRow) -> bool:
+        """Say whether who was not heard of may still be there, because nobody could be heard."""
+        return time.monotonic() < self._forgiven and is_running(row.holder.pid)
 
     def _died(self, group: _Group, code: int, said: Mapping[str, Any]) -> None:
         turns = sum(figures.get("turns", 0) for figures in said.get("operators", {}).values())
