@@ -8,7 +8,8 @@ others_gap_turns   the longest time that a group which was not hit, and had inpu
                    was away, in units of its own median turn; `usual_gap_turns` is the same of equally long stretches in
                    which nobody was
 engine_restart_s   from the kill of the engine service to the next commit of any group that is made with its successor
-group_memory_mb    the most memory that any process of a group ever had (VmHWM)
+group_memory_mb    the most memory that any process of a group ever had (VmHWM), and how much of that it shares with no
+                   file, and so with no other process (RssAnon): `group_own_memory_mb`
 """
 
 import argparse
@@ -160,7 +161,8 @@ class Run:
         )  # fmt: skip
         self._home = home
         self._file = self._place.beside("groups")
-        self.memory: dict[int, int] = {}
+        #: Kilobytes that processes of groups have had: VmHWM and RssAnon.
+        self.memory: dict[int, tuple[int, int]] = {}
         self.wait_for(lambda: self._place.exists(NAME), "there is no log")
         self._store = self._place.open(NAME)
         self.watch = Watch(self._place.address())
@@ -189,7 +191,7 @@ class Run:
         self.wait_for(lambda: all(map(_has_worked, self.groups().values())), "groups say nothing of themselves")
         self.wait_for(self._spare_is_ready, "there is no spare")
         for row in self.groups().values():
-            self.memory[row.holder.pid] = _peak(row.holder.pid)
+            self.memory[row.holder.pid] = _memory(row.holder.pid)
 
     def _spare_is_ready(self) -> bool:
         known = {row.holder.pid for row in self.groups().values()}
@@ -271,10 +273,11 @@ def _has_worked(row: ProcessRow) -> bool:
     return any(figures["turns"] for figures in row.report.get("operators", {}).values())
 
 
-def _peak(pid: int) -> int:
-    """Return the most memory that a process has had, in kilobytes."""
+def _memory(pid: int) -> tuple[int, int]:
+    """Return the most memory that a process has had, and what is its own alone, in kilobytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    found = {name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value.strip()}
+    return int(found["VmHWM"]), int(found["RssAnon"])
 
 
 def _processor(pid: int) -> int:
@@ -325,7 +328,7 @@ def main() -> None:
             print(f"engine {number + 1} of {given.engine_kills}: away for {engines[-1]:.2f} s", flush=True)
         run.settle()
         turns = {name: round(1000 * run.turn(name, time.monotonic()), 1) for name in GROUPS}
-        memory = max(run.memory.values()) / 1024
+        memory, own = (max(kilobytes) / 1024 for kilobytes in zip(*run.memory.values()))
 
     seconds = [kill.seconds for kill in kills]
     restart, low, high = median_interval(seconds)
@@ -337,6 +340,7 @@ def main() -> None:
         "others_gap_turns": round(max(kill.gap for kill in kills), 2),
         "usual_gap_turns": round(max(kill.usual for kill in kills), 2),
         "group_memory_mb": round(memory, 1),
+        "group_own_memory_mb": round(own, 1),
         "turn_ms": turns,
         "kills": given.kills,
     }

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 from clew.errors import SetupFailed, StoreFailed, WrongLog
 from clew.store.base import KeptStore, LogReader
-from clew.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from clew.store.postgres_bell import PostgresBell
@@ -107,6 +106,8 @@ class Log:
     def open(self, pipeline: str) -> KeptStore:
         """Open the log, making it if there is none."""
         if self.url.startswith("memory"):
+            from clew.store.memory import MemoryStore
+
             return MemoryStore()
         if self.url.startswith("sqlite"):
             from clew.store.sqlite import SqliteStore

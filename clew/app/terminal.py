@@ -5,12 +5,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
-from rich.console import Console
 
 from clew.errors import ClewError, RunFinished
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 #: Exit codes, besides 0 and click's 2 for a wrong command line.
 FAILED = 1
@@ -23,18 +25,21 @@ INTERRUPTED = 130
 _WIDE = 240
 
 
-def results() -> Console:
+def results() -> "Console":
     """Return the console for what a command was asked for."""
     return console_on(sys.stdout)
 
 
-def notices() -> Console:
+def notices() -> "Console":
     """Return the console for everything else."""
     return console_on(sys.stderr)
 
 
-def console_on(file: TextIO) -> Console:
+def console_on(file: TextIO) -> "Console":
     """Return a console that writes text as it is: names and messages of users may hold brackets and colons."""
+    # Imported here: the process of a group shows nothing.
+    from rich.console import Console
+
     terminal = file.isatty()
     width = None if terminal else _WIDE
     return Console(file=file, width=width, markup=False, emoji=False, highlight=False, soft_wrap=not terminal)
