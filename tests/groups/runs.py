@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -120,9 +121,10 @@ class Apart:
         return out
 
     def held(self, query: str = "SELECT n, k, double, triple FROM joined") -> list[tuple[Any, ...]]:
-        """Return what a sink's table holds."""
-        with psycopg.connect(self.database) as connection:
+        """Return what a sink's table holds; nothing before the first write, which makes it."""
+        with psycopg.connect(self.database) as connection, suppress(psycopg.errors.UndefinedTable):
             return sorted(connection.execute(query.encode()).fetchall())
+        return []
 
     @property
     def expected(self) -> list[tuple[int, ...]]:
