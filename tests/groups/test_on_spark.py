@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.groups.runs import Apart, some_moment, wait_for
+from tests.groups.standalone import Standalone
 from tests.soak import SOAK
 
 TIMES = 10 if SOAK else 1
@@ -63,10 +64,34 @@ def test_whoever_is_killed_the_totals_are_right(sales: Apart) -> None:
         some_moment(chance)
         strike(sales, what)
     sales.end()
+    exact(sales, {name: 1 + victims.count(name) for name in GROUPS})
+
+
+@pytest.mark.soak
+def test_on_a_standalone_cluster_an_executor_is_killed_and_the_totals_are_the_same(
+    sales: Apart, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cluster = Standalone(tmp_path_factory.mktemp("cluster"))
+    try:
+        memory = ("--conf", "spark.executor.memory=512m", "--conf", "spark.cores.max=2")
+        sales.words = ("--master", cluster.url, *memory)
+        sales.events = 24
+        sales.start()
+        for number in (1, 2):
+            sales.let(8 * number)
+            wait_for(lambda: sales.sent("paid") > 8 * (number - 1), "the run does not go on")  # noqa: B023  asked at once
+            os.kill(wait_for(cluster.executors, "there are no executors")[0], signal.SIGKILL)
+        sales.end()
+        exact(sales, dict.fromkeys(GROUPS, 1))
+    finally:
+        cluster.close()
+
+
+def exact(sales: Apart, starts: dict[str, int]) -> None:
+    """Compare what the sinks hold with what plain Python makes of the orders, and who was started how often."""
     since = "extract(epoch FROM window_start - TIMESTAMPTZ '2026-01-01 00:00:00+00')::BIGINT / 3600"
     assert sales.held(f"SELECT {since}, item, total::BIGINT FROM hourly") == hours(sales.events)
     assert sales.held("SELECT first, total::BIGINT FROM fives") == fives(sales.events)
-    starts = {role: row.starts for role, row in sales.processes().items()}
-    expected = {name: 1 + victims.count(name) for name in GROUPS}
-    assert {name: starts[f"group {name}"] for name in GROUPS} == expected
+    rows = sales.processes()
+    assert {name: rows[f"group {name}"].starts for name in GROUPS} == starts
     sales.explained()
