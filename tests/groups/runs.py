@@ -43,16 +43,16 @@ class Apart:
         return str(PIPELINES / f"{self.pipeline}.py")
 
     @property
-    def environment(self) -> dict[str, str]:
-        own = {"EVENTS": str(self.events), "GATE": str(self.directory / "gate"), "SINK": self.database}
-        own["PAUSE"] = str(self.pause)
-        return {**os.environ, **own}
+    def own(self) -> dict[str, str]:
+        """What the pipeline file finds in its environment."""
+        gate = str(self.directory / "gate")
+        return {"EVENTS": str(self.events), "GATE": gate, "SINK": self.database, "PAUSE": str(self.pause)}
 
     def clew(self, *words: str) -> "subprocess.Popen[str]":
         """Start a command on this run."""
         command = [sys.executable, "-m", "clew.app.main", *words]
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, cwd=self.directory, env=self.environment, text=True, **pipes)
+        return subprocess.Popen(command, cwd=self.directory, env={**os.environ, **self.own}, text=True, **pipes)
 
     def call(self, *words: str) -> tuple[int, str]:
         """Wait for a command on this run; return its exit code and what it said."""

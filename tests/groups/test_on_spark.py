@@ -74,8 +74,10 @@ def test_on_a_standalone_cluster_an_executor_is_killed_and_the_totals_are_the_sa
     cluster = Standalone(tmp_path_factory.mktemp("cluster"))
     try:
         memory = ("--conf", "spark.executor.memory=512m", "--conf", "spark.cores.max=2")
-        sales.words = ("--master", cluster.url, *memory)
         sales.events = 24
+        # Executors have the environment of their workers, which know nothing of this run.
+        told = [word for name, value in sales.own.items() for word in ("--conf", f"spark.executorEnv.{name}={value}")]
+        sales.words = ("--master", cluster.url, *memory, *told)
         sales.start()
         for number in (1, 2):
             sales.let(8 * number)
