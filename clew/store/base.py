@@ -365,11 +365,14 @@ class Leases(Protocol):
     operator to say (F1): a process that has lost its lease and does not know it yet is refused by the log.
     """
 
-    def take_lease(self, role: str, holder: Holder, seconds: float, dead: str | None = None) -> ProcessRow | None:
+    def take_lease(
+        self, role: str, holder: Holder, seconds: float, dead: str | None = None, stood_by: bool = False
+    ) -> ProcessRow | None:
         """Take a role for some seconds; returns who has it, or None when it is the holder's now.
 
         It is to be had where nobody ever had it, where its time is up, where `dead` names who has it, and by who has it
-        already. Durable when it returns, as all of these are.
+        already. Durable when it returns, as all of these are. What was asked of the one before is asked of who
+        `stood_by` meanwhile too, and of nobody else.
         """
 
     def renew_lease(self, role: str, holder: Holder, seconds: float, report: Mapping[str, Any]) -> str | None:

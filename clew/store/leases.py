@@ -11,7 +11,8 @@ _TAKE = """INSERT INTO process (role, holder, host, pid, starts, seen, until, as
     VALUES (?, ?, ?, ?, 1, ?, ?, '', '{}')
     ON CONFLICT (role) DO UPDATE SET holder = excluded.holder, host = excluded.host, pid = excluded.pid,
         starts = process.starts + CASE WHEN process.holder = excluded.holder THEN 0 ELSE 1 END,
-        seen = excluded.seen, until = excluded.until, asked = '', report = '{}'
+        seen = excluded.seen, until = excluded.until, report = '{}',
+        asked = CASE WHEN ? = 1 THEN process.asked ELSE '' END
     WHERE process.until <= ? OR process.holder = ? OR process.holder = excluded.holder"""
 _RENEW = "UPDATE process SET seen = ?, until = ?, report = ? WHERE role = ? AND holder = ? AND until > 0"
 _RELEASE = "UPDATE process SET seen = ?, until = 0 WHERE role = ? AND holder = ?"
@@ -19,11 +20,11 @@ _ROWS = "SELECT role, holder, host, pid, starts, seen, until, report, asked FROM
 
 
 def take_lease(
-    log: Transaction, now: int, role: str, holder: Holder, seconds: float, dead: str | None
+    log: Transaction, now: int, role: str, holder: Holder, seconds: float, dead: str | None, stood_by: bool
 ) -> ProcessRow | None:
     """Take a role where it is to be had; returns who has it otherwise."""
     until = now + int(seconds * 1000)
-    log.run(_TAKE, role, holder.name, holder.host, holder.pid, now, until, now, dead or "")
+    log.run(_TAKE, role, holder.name, holder.host, holder.pid, now, until, int(stood_by), now, dead or "")
     (row,) = (_row(now, *row) for row in log.fetch(f"{_ROWS} WHERE role = ?", role))
     return None if row.holder.name == holder.name else row
 

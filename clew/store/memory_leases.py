@@ -28,14 +28,17 @@ class MemoryLeases:
         self._leases: dict[str, _Lease] = {}
         self._leases_lock = threading.Lock()
 
-    def take_lease(self, role: str, holder: Holder, seconds: float, dead: str | None = None) -> ProcessRow | None:
+    def take_lease(
+        self, role: str, holder: Holder, seconds: float, dead: str | None = None, stood_by: bool = False
+    ) -> ProcessRow | None:
         with self._leases_lock:
             now, lease = time.monotonic(), self._leases.get(role)
             free = lease is None or lease.until is None or lease.until <= now
             if lease is not None and not free and lease.holder.name not in (dead, holder.name):
                 return _row(role, lease, now)
             starts = 1 if lease is None else lease.starts + (lease.holder.name != holder.name)
-            self._leases[role] = _Lease(holder, starts, now, now + seconds)
+            asked = lease.asked if lease is not None and stood_by else ""
+            self._leases[role] = _Lease(holder, starts, now, now + seconds, asked)
             return None
 
     def renew_lease(self, role: str, holder: Holder, seconds: float, report: Mapping[str, Any]) -> str | None:

@@ -150,9 +150,11 @@ class PostgresStore(SqlReads):
                     return
             raise UnexpectedRow(f"operator {operator}", "written to by another process all the time", "ours alone")
 
-    def take_lease(self, role: str, holder: Holder, seconds: float, dead: str | None = None) -> ProcessRow | None:
+    def take_lease(
+        self, role: str, holder: Holder, seconds: float, dead: str | None = None, stood_by: bool = False
+    ) -> ProcessRow | None:
         with self._transaction() as log:
-            return leases.take_lease(log, _now(log), role, holder, seconds, dead)
+            return leases.take_lease(log, _now(log), role, holder, seconds, dead, stood_by)
 
     def renew_lease(self, role: str, holder: Holder, seconds: float, report: Mapping[str, Any]) -> str | None:
         with self._transaction() as log:

@@ -86,9 +86,11 @@ class SqliteStore(SqlReads):
     def keep_lookup(self, operator: str, row: LookupRow) -> None:
         self._writer.run(lambda log: keep_lookup(log, operator, row))
 
-    def take_lease(self, role: str, holder: Holder, seconds: float, dead: str | None = None) -> ProcessRow | None:
+    def take_lease(
+        self, role: str, holder: Holder, seconds: float, dead: str | None = None, stood_by: bool = False
+    ) -> ProcessRow | None:
         taken: ProcessRow | None = self._writer.run(
-            lambda log: leases.take_lease(log, _now(), role, holder, seconds, dead)
+            lambda log: leases.take_lease(log, _now(), role, holder, seconds, dead, stood_by)
         )
         return taken
 

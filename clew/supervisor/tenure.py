@@ -44,9 +44,9 @@ class Tenure:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def take(self, dead: str | None = None) -> ProcessRow | None:
+    def take(self, dead: str | None = None, stood_by: bool = False) -> ProcessRow | None:
         """Take the role, once it is to be had; returns who has it."""
-        other = self._store().take_lease(self._role, self._holder, self._seconds, dead)
+        other = self._store().take_lease(self._role, self._holder, self._seconds, dead, stood_by)
         if other is None:
             self._thread = threading.Thread(target=self._keep, name=f"lease-{self._role}", daemon=True)
             self._thread.start()
@@ -56,18 +56,23 @@ class Tenure:
         """Take the role as soon as it is to be had; `tell` hears who has it until then. False when told to stop."""
         told: str | None = None
         while not stop.is_set():
-            other = self.take(dead)
+            other = self.take(dead, stood_by=told is not None)
+            asked = self._still_asked() if other is None and told is not None else other.asked if other else ""
+            if asked:
+                # What is asked of who has the role is asked of who stands by too.
+                self._asked(asked)
+                return False
             if other is None:
                 return True
-            if other.asked and other.left > 0:
-                # What is asked of who has the role is asked of who stands by too.
-                self._asked(other.asked)
-                return False
             if other.holder.name != told:
                 told = other.holder.name
                 tell(other)
             stop.wait(min(_LOOK, max(other.left, 0.01)))
         return False
+
+    def _still_asked(self) -> str:
+        """Return what was asked of the one before, who may have ended because of it."""
+        return self._store().renew_lease(self._role, self._holder, self._seconds, self._report()) or ""
 
     def close(self) -> None:
         """Give the role up, with a last word."""

@@ -82,6 +82,17 @@ def test_all_who_have_a_role_are_asked_and_the_next_holder_is_not(shared: KeptSt
     assert shared.renew_lease("group b", THIRD, 60, {}) == ""
 
 
+def test_what_is_asked_of_one_is_asked_of_who_stands_by(shared: KeptStore) -> None:
+    shared.take_lease("group a", ONE, 60)
+    shared.ask_processes("stop")
+    told = shared.take_lease("group a", OTHER, 60)
+    assert told is not None
+    assert told.asked == "stop"
+    shared.release_lease("group a", ONE)
+    assert shared.take_lease("group a", OTHER, 60, stood_by=True) is None
+    assert shared.renew_lease("group a", OTHER, 60, {}) == "stop"
+
+
 def test_other_processes_see_the_same(place: Place) -> None:
     one, other = place.declared(), place.open()
     assert isinstance(one, PostgresStore | SqliteStore)
