@@ -26,8 +26,9 @@ lint: setup
 tools:
 	@sh tests/install_tools.sh
 
+# Many tests wait for processes that they have started: three share two cores well.
 test: lint tools
-	$(BIN)/pytest -n 2 --dist worksteal --figures test
+	$(BIN)/pytest -n 3 --dist worksteal --figures test
 
 # For hours: random schedules that nobody has seen before, every sweep in full, a million events verified. Interrupted, it
 # goes on where it was when it is called again, while code and tests are the same. Many of its tests wait: hence four.

@@ -100,8 +100,8 @@ def _found(module: ModuleType, name: str) -> Any:
         from importlib.metadata import version
 
         return version(module.__name__.partition(".")[0])
-    if name == "__all__":
-        return _exported(module)
+    if name == "__all__" and (exported := _exported(module)) is not None:
+        return exported
     if _is_dunder(name):
         raise AttributeError(f"module {module.__name__} has no {name} here")
     full = f"{module.__name__}.{name}"
@@ -112,14 +112,12 @@ def _found(module: ModuleType, name: str) -> Any:
     return _made(_SECOND_NAMES.get(name, name), module.__name__)
 
 
-def _exported(module: ModuleType) -> list[str]:
-    """Return what `from module import *` takes, as its source says."""
+def _exported(module: ModuleType) -> list[str] | None:
+    """Return what `from module import *` takes, as its source says; None where it does not say."""
     assert module.__spec__ is not None
     source = Path(module.__spec__.origin or "").read_text(encoding="utf-8")
     said = re.search(r"^__all__ = (\[[^\]]*\])", re.sub(r"#.*", "", source), re.MULTILINE)
-    if said is None:
-        raise AttributeError(f"{module.__name__} names nothing that is exported")
-    return [str(name) for name in ast.literal_eval(said[1])]
+    return None if said is None else [str(name) for name in ast.literal_eval(said[1])]
 
 
 class Kind(ABCMeta):

@@ -230,16 +230,15 @@ class ProcessSupervisor:
         with suppress(ClewError):
             if not all(group.ended for group in self._groups):
                 self._door.store.ask_processes("stop")
-        if self._spare is not None and self._spare.stdin is not None:
-            with suppress(OSError):
-                self._spare.stdin.close()
         children = [child for group in self._groups for child in (group.child, *group.left) if child is not None]
+        # A spare that is not ready yet does not read that it is wanted no more.
+        children += [] if self._spare is None else [self._spare]
         for child in children:
             _signal(child.pid, signal.SIGTERM)
         for group in self._groups:
             if group.child is None and group.row is not None and _is_here(group.row):
                 _signal(group.row.holder.pid, signal.SIGTERM)
-        _wait([*children, *([self._spare] if self._spare is not None else [])])
+        _wait(children)
         self._await_others()
         with suppress(ClewError):
             self._read_at = 0.0

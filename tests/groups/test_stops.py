@@ -7,7 +7,7 @@ from tests.groups.runs import SUPERVISOR, Apart, groups, wait_for
 
 
 def test_a_run_is_stopped_after_its_turns_and_goes_on_where_it_was(apart: Apart) -> None:
-    apart.events, apart.pause = 200, 0.05
+    apart.events, apart.pause = 100, 0.05
     first = apart.start()
     apart.let(apart.events)
     wait_for(lambda: apart.sent("left") >= 5, "left does not work")
@@ -28,7 +28,7 @@ def test_a_run_is_stopped_after_its_turns_and_goes_on_where_it_was(apart: Apart)
 
 
 def test_sigterm_to_the_supervisor_stops_all_groups(apart: Apart) -> None:
-    apart.events, apart.pause = 200, 0.05
+    apart.events, apart.pause = 100, 0.05
     first = apart.start()
     apart.let(apart.events)
     wait_for(lambda: apart.sent("left") >= 5, "left does not work")

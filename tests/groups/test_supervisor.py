@@ -1,0 +1,96 @@
+"""The supervisor of processes by itself: what it says when a process must not, or can not, be started again."""
+
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from clew import Pipeline, files, generator
+from clew.errors import EngineLost, GroupFailed, RoleLost, RunStopped, SetupFailed
+from clew.groups import Membership, run_group
+from clew.place import Log
+from clew.runtime.engine import InlineEngine
+from clew.runtime.progress import Progress
+from clew.store.base import Holder, KeptStore, group_role
+from clew.store.memory import MemoryStore
+from clew.supervisor.processes import Commands, ProcessSupervisor
+from clew.supervisor.threads import Policy
+from tests.groups.runs import wait_for
+
+#: Gives up after two deaths in a row, and does not wait between them.
+POLICY = Policy(first_delay=0.0, give_up_after=2)
+WAITS = "import time; time.sleep(600)"
+REFUSES = "import sys; print('error: it cannot be done'); sys.exit(1)"
+DIES = "import os; os.kill(os.getpid(), 9)"
+
+
+@dataclass
+class OwnDoor:
+    store: KeptStore = field(default_factory=MemoryStore)
+
+    def reopen(self) -> None:
+        raise AssertionError("a log in memory is always there")
+
+
+def small(directory: Path) -> Pipeline:
+    pipeline = Pipeline("small")
+    source = pipeline.source("numbers", generator(lambda index: pa.table({"n": [index]}), 3))
+    pipeline.sink(source, files(directory / "out"), name="kept")
+    return pipeline
+
+
+def supervised(directory: Path, group: str, engine: str | None = None) -> ProcessSupervisor:
+    def start(name: str | None, dead: str | None) -> Sequence[str]:
+        return [sys.executable, "-c", group]
+
+    commands = Commands(start, None if engine is None else [sys.executable, "-c", engine], directory / "groups")
+    return ProcessSupervisor(small(directory).graph(), OwnDoor(), commands, POLICY, Progress(), 5.0)
+
+
+def test_a_group_that_says_why_it_cannot_go_on_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(GroupFailed, match="it cannot be done"):
+        supervised(tmp_path, REFUSES).run()
+
+
+def test_a_group_that_dies_again_and_again_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(RunStopped, match=r"failed 2 times .*its process ended by signal 9; what it printed is in"):
+        supervised(tmp_path, DIES).run()
+
+
+def test_an_engine_that_cannot_start_ends_the_run_in_its_own_words(tmp_path: Path) -> None:
+    with pytest.raises(
+        SetupFailed, match=r"it cannot be done; all that the engine service printed is in .*engine\.log"
+    ):
+        supervised(tmp_path, WAITS, REFUSES).run()
+
+
+def test_an_engine_that_dies_again_and_again_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(EngineLost, match="ended by signal 9, 2 times in a row"):
+        supervised(tmp_path, WAITS, DIES).run()
+
+
+def test_a_group_whose_role_another_has_taken_ends_and_says_so(tmp_path: Path, postgres_url: str) -> None:
+    graph = small(tmp_path).graph()
+    place = Log.at(postgres_url, "small", str(tmp_path / "bodies"))
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run_group(Membership(graph, "kept", place, Policy(), lease=1.0), InlineEngine(graph), threading.Event())
+        except RoleLost as lost:
+            raised.append(lost)
+
+    # It waits for what the source will send, which nobody runs.
+    thread = threading.Thread(target=work)
+    thread.start()
+    store = place.open("small")
+    role = group_role("kept")
+    first = wait_for(lambda: next((row for row in store.processes() if row.role == role), None), "it has no role")
+    assert store.take_lease(role, Holder("another", "elsewhere", 1), 60, dead=first.holder.name) is None
+    thread.join(60)
+    store.close()
+    assert "group kept was taken over by another process while this one was silent" in str(raised[0])
