@@ -28,13 +28,13 @@ tools:
 
 # Many tests wait for processes that they have started: three share two cores well.
 test: lint tools
-	$(BIN)/pytest -n 3 --dist worksteal --figures test
+	$(BIN)/pytest -n 3 --dist worksteal --figures=test tests
 
 # For hours: random schedules that nobody has seen before, every sweep in full, a million events verified. Interrupted, it
 # goes on where it was when it is called again, while code and tests are the same. Many of its tests wait: hence four.
 SCHEDULES ?= 200000
 soak: lint tools
-	CLEW_SOAK=1 CLEW_SCHEDULES=$(SCHEDULES) $(BIN)/pytest -n 4 --dist worksteal --timeout 0 --figures soak --resume .soak
+	CLEW_SOAK=1 CLEW_SCHEDULES=$(SCHEDULES) $(BIN)/pytest -n 4 --dist worksteal --timeout 0 --figures=soak --resume=.soak tests
 
 # The pages as a site, with a reference made of docstrings: site/index.html.
 docs: setup

@@ -272,7 +272,7 @@ def run_processes(
         def asked(_: str) -> None:
             supervisor.stop()
 
-        tenure = Tenure(lambda: door.store, SUPERVISOR, holder, lease, dict, asked, supervisor.stop)
+        tenure = Tenure(lambda: door.store, SUPERVISOR, holder, lease, supervisor.report, asked, supervisor.stop)
         other = tenure.take()
         if other is not None and not lives(other):
             # Its time is not up, but it is known to be gone.

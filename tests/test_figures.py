@@ -1,6 +1,11 @@
 """The table of figures says what was shown, and marks what was not."""
 
+import os
+import re
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +45,20 @@ def test_a_tool_that_is_missing_fails_where_figures_are_asked_for(pytestconfig: 
 
     with pytest.raises(pytest.fail.Exception):
         lacking(Asked(), "no tool")  # type: ignore[arg-type]
+
+
+def test_make_soak_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Its own command, with a test of its own: a directory that is there must not be taken for one of tests."""
+    (words,) = re.findall(r"pytest (.*--resume=.*)", Path("Makefile").read_text())
+    kept = tmp_path / "kept"
+    given = words.replace("--resume=.soak tests", f"--resume={kept} --rootdir . tests/test_trace.py").split()
+    said = [_pytest(*given), _pytest(*given)]
+    assert "6 passed" in said[0]
+    assert "figures of make soak" in said[0]
+    assert "passed" not in said[1]
+    assert "no tests ran" in said[1]
+
+
+def _pytest(*words: str) -> str:
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "CLEW"))}
+    return subprocess.run([sys.executable, "-m", "pytest", *words], env=outside, capture_output=True, text=True).stdout

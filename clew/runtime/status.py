@@ -62,7 +62,7 @@ class ProcessStatus:
     restarts_inside: int = 0
     #: Operator -> its incarnation, of those in the group.
     incarnations: Mapping[str, int] = field(default_factory=dict)
-    #: What the process failed with last; of one that was killed nothing is known.
+    #: What the process failed with last, or how the one before it ended, as its supervisor has seen it.
     last_error: str = ""
 
 
@@ -111,18 +111,18 @@ def _processes(
 ) -> Iterable[ProcessStatus]:
     """Describe who has a role that lasts: the supervisor, the groups, and those that the pipeline has no more."""
     gone = [role for role in found if group_of(role) not in (None, *graph.groups)]
+    deaths = found[SUPERVISOR].report.get("deaths", {}) if SUPERVISOR in found else {}
     for role in (SUPERVISOR, *map(group_role, graph.groups), *gone):
         if role in found:
             group = group_of(role)
             names = graph.groups.get(group, ()) if group is not None else ()
-            yield _process(
-                found[role], group, {name: operators[name].incarnation for name in names if name in operators}
-            )
+            incarnations = {name: operators[name].incarnation for name in names if name in operators}
+            yield _process(found[role], group, incarnations, deaths.get(group, ""))
 
 
-def _process(row: ProcessRow, group: str | None, incarnations: Mapping[str, int]) -> ProcessStatus:
+def _process(row: ProcessRow, group: str | None, incarnations: Mapping[str, int], death: str) -> ProcessStatus:
     figures = list(row.report.get("operators", {}).values())
-    errors = [row.report.get("error", ""), *(own.get("last_error", "") for own in figures)]
+    errors = [row.report.get("error", ""), *(own.get("last_error", "") for own in figures), death]
     return ProcessStatus(
         row.role, group, row.holder.host, row.holder.pid,
         alive=row.left > 0,

@@ -96,6 +96,8 @@ class ProcessSupervisor:
         self._stop = threading.Event()
         self._read_at = 0.0
         self._held_before = False
+        #: What the last process of a group that died had to say, or how it ended.
+        self._deaths: dict[str, str] = {}
         for spec in graph.operators.values():
             progress.add(spec.name, spec.group)
 
@@ -117,6 +119,10 @@ class ProcessSupervisor:
     def stop(self) -> None:
         """Let every group end after its turn."""
         self._stop.set()
+
+    def report(self) -> Mapping[str, Any]:
+        """Return what others may know of processes that cannot say it any more."""
+        return {"deaths": dict(self._deaths)}
 
     def _look(self) -> None:
         if self._engine is not None:
@@ -160,6 +166,7 @@ class ProcessSupervisor:
         if code is None:
             if row is not None and row.left < 0 and not row.given_up and not self._is_forgiven(row):
                 _LOG.warning("group is silent, and another process takes its place", extra={"group": group.name})
+                self._deaths[group.name] = f"process {child.pid} was silent for longer than its lease"
                 group.left.append(child)
                 group.child = None
             return
@@ -183,6 +190,7 @@ class ProcessSupervisor:
         group.failures = 1 if turns > 0 else group.failures + 1
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         what = said.get("error") or f"its process ended by {how}; what it printed is in {self._output(group.name)}"
+        self._deaths[group.name] = what
         trace.record("failed", group.name, error=what, final=False)
         _LOG.warning("group restarts", extra={"group": group.name, "error": what, "failures": group.failures})
         if group.failures >= self._policy.give_up_after:

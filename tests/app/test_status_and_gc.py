@@ -92,6 +92,8 @@ def has_processes(tmp_path: Path) -> None:
         store.renew_lease(group_role("doubled"), second, 100, {"operators": figures, "error": ""})
         store.take_lease(group_role("doubled_sink"), second, 0)
         store.take_lease(group_role("removed"), second, 0)
+        deaths = {"doubled": "signal 15", "doubled_sink": "its process ended by signal 9"}
+        store.renew_lease(SUPERVISOR, first, 100, {"deaths": deaths})
 
 
 def test_the_processes_of_a_run_are_told_with_what_the_log_has_of_them(tmp_path: Path) -> None:
@@ -105,6 +107,7 @@ def test_the_processes_of_a_run_are_told_with_what_the_log_has_of_them(tmp_path:
     assert (doubled["group"], doubled["host"], doubled["pid"]) == ("doubled", "there", 22)
     assert (doubled["restarts"], doubled["restarts_inside"], doubled["incarnations"]) == (1, 2, {"doubled": 1})
     assert doubled["last_error"] == "ValueError: no\nmore of it"
+    assert processes["group doubled_sink"]["last_error"] == "its process ended by signal 9"
     assert 0 < doubled["left"] <= 100
     assert (processes["group removed"]["incarnations"], processes["group removed"]["left"]) == ({}, 0)
 

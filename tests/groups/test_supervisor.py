@@ -61,6 +61,13 @@ def test_a_group_that_dies_again_and_again_ends_the_run(tmp_path: Path) -> None:
         supervised(tmp_path, DIES).run()
 
 
+def test_what_became_of_a_process_that_was_replaced_is_told_for_it(tmp_path: Path) -> None:
+    supervisor = supervised(tmp_path, DIES)
+    with pytest.raises(RunStopped):
+        supervisor.run()
+    assert "its process ended by signal 9" in supervisor.report()["deaths"]["numbers"]
+
+
 def test_an_engine_that_cannot_start_ends_the_run_in_its_own_words(tmp_path: Path) -> None:
     with pytest.raises(
         SetupFailed, match=r"it cannot be done; all that the engine service printed is in .*engine\.log"
