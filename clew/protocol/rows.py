@@ -172,10 +172,17 @@ class Lineage:
     input_set: InputSetId
     counts: tuple[tuple[int, int], ...]
 
+    def extent(self) -> tuple[int, int]:
+        """Return how many events there are, and of how many Input Sets."""
+        if len(self.counts) == 1:  # As it is of nearly all turns.
+            outputs, repeat = self.counts[0]
+            return outputs * repeat, repeat
+        return sum(outputs * repeat for outputs, repeat in self.counts), sum(repeat for _, repeat in self.counts)
+
     @property
     def end_set(self) -> InputSetId:
         """The Input Set after the last one."""
-        return InputSetId(self.input_set + sum(repeat for _, repeat in self.counts))
+        return InputSetId(self.input_set + self.extent()[1])
 
     def pairs(self) -> Iterator[tuple[int, InputSetId]]:
         """Yield (event number, Input Set)."""

@@ -164,10 +164,11 @@ class Ledger:
         the row before. So its Input Sets ascend with its events, and are found without an index.
         """
         name = lineage.port.name
-        ordered = lineage.input_set >= self.last_set.get(name, 0) and any(made for made, _ in lineage.counts)
+        events, sets = lineage.extent()
+        ordered = events > 0 and lineage.input_set >= self.last_set.get(name, 0)
         if ordered:
-            self.last_set[name] = lineage.end_set - 1
-        return lineage_statement(lineage, ordered)
+            self.last_set[name] = lineage.input_set + sets - 1
+        return lineage_statement(lineage, events, ordered)
 
     def _begin_after(self, receiver: Port, upto: int, seq: int, last_sent: LastSent) -> list[Statement]:
         first = self.last_acknowledged.get(receiver.name, 0) + 1

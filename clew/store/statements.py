@@ -186,9 +186,8 @@ def _read_statements(write: Write) -> list[Statement]:
             return []
 
 
-def lineage_statement(lineage: Lineage, ordered: bool) -> Statement:
-    """Return the statement of lineage, whose Input Sets follow those before or do not (O1)."""
-    events = sum(outputs * repeat for outputs, repeat in lineage.counts)
+def lineage_statement(lineage: Lineage, events: int, ordered: bool) -> Statement:
+    """Return the statement of the lineage of so many events, whose Input Sets follow those before or do not (O1)."""
     counts = encode_counts(lineage.counts)
     return Statement(_LINEAGE[ordered], (*lineage.port, lineage.first, events, lineage.input_set, counts))
 
