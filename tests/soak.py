@@ -19,7 +19,8 @@ class Kept:
     """
 
     def __init__(self, directory: str) -> None:
-        self._directory = Path(directory) / _fingerprint()
+        # Absolute: tests, and processes that they start, work in directories of their own and count all the same.
+        self._directory = Path(directory).resolve() / _fingerprint()
         self._directory.mkdir(parents=True, exist_ok=True)
         self._passed = self._directory / "passed"
         self.figures = self._directory / "figures"

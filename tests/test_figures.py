@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.figures import CALLS, CALLS_PLANNED, FIRED, Line, lacking, table
+from tests.soak import Kept
 
 
 def line(figure: str, figures: Counter[str], soak: bool = False, failed: int = 0) -> Line:
@@ -57,6 +58,11 @@ def test_make_soak_goes_on_where_it_was(tmp_path: Path) -> None:
     assert "figures of make soak" in said[0]
     assert "passed" not in said[1]
     assert "no tests ran" in said[1]
+
+
+def test_what_a_soak_counts_is_found_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Kept("kept").figures.is_absolute()
 
 
 def _pytest(*words: str) -> str:

@@ -86,7 +86,7 @@ def line(row: OperatorProgress) -> str:
 
 def restarted(row: OperatorProgress) -> str:
     """Write that an operator's group was restarted."""
-    return f"{row.operator} restarted (restarts={row.restarts}) after {_first_line(row.last_error)}"
+    return f"{row.operator} restarted (restarts={row.restarts}){_after(row, ' after ')}"
 
 
 def summary(row: OperatorProgress) -> str:
@@ -96,8 +96,13 @@ def summary(row: OperatorProgress) -> str:
         parts.append(_count(row.writes, "write"))
     parts.append(_count(row.turns, "turn"))
     if row.restarts:
-        parts.append(f"{_count(row.restarts, 'restart')}, the last after {_first_line(row.last_error)}")
+        parts.append(_count(row.restarts, "restart") + _after(row, ", the last after "))
     return f"{row.operator}: {row.phase}; {', '.join(parts)}"
+
+
+def _after(row: OperatorProgress, words: str) -> str:
+    """Write what came before a restart; a process that was killed has left no word of that."""
+    return f"{words}{_first_line(row.last_error)}" if row.last_error else ""
 
 
 def as_mapping(row: OperatorProgress) -> Mapping[str, Any]:
