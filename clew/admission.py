@@ -2,17 +2,19 @@
 
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
-from clew.errors import AlreadyRunning, NewerLog, RunFinished
+from clew.errors import AlreadyRunning, GroupsRunning, NewerLog, RunFinished
 from clew.ids import Capture, Port
 from clew.lineage.retention import Keep, kept
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.place import Log, masked
 from clew.runtime.changes import Change, check_accepted, compare, is_as_it_was, plan, refuse
 from clew.runtime.pending import read_logged, used_events
-from clew.store.base import KeptStore, Store, Topology
+from clew.store.base import SUPERVISOR, Holder, KeptStore, Store, Topology
+from clew.supervisor.tenure import Tenure, lives
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,10 +61,49 @@ def refuse_foreign(graph: Graph, store: Store) -> None:
         store.declare(topology(graph))
 
 
-def refuse_processes(graph: Graph, store: KeptStore) -> None:
+@contextmanager
+def supervising(
+    graph: Graph,
+    store: Callable[[], KeptStore],
+    holder: Holder,
+    lease: float,
+    report: Callable[[], Mapping[str, Any]],
+    asked: Callable[[str], None],
+    lost: Callable[[], None],
+) -> Iterator[None]:
+    """Have the role of a run's supervisor while the block lasts; raises AlreadyRunning where somebody else has it.
+
+    What the block fails with is the last that others hear of it.
+    """
+    failure = ""
+
+    def told() -> Mapping[str, Any]:
+        return {**report(), "error": failure}
+
+    tenure = Tenure(store, SUPERVISOR, holder, lease, told, asked, lost)
+    other = tenure.take_at_once()
+    if other is not None:
+        raise AlreadyRunning(graph.name, other.holder.host, other.holder.pid)
+    try:
+        yield
+    except BaseException as error:
+        failure = str(error)
+        raise
+    finally:
+        tenure.close()
+
+
+def refuse_groups(graph: Graph, store: KeptStore) -> None:
     """Refuse to run a pipeline in this process while others run its groups: they would take them from each other."""
     for row in store.processes():
-        if row.left > 0:
+        if row.role != SUPERVISOR and lives(row):
+            raise GroupsRunning(graph.name, row.holder.host, row.holder.pid)
+
+
+def refuse_processes(graph: Graph, store: KeptStore) -> None:
+    """Refuse to do away with a log on which somebody works."""
+    for row in store.processes():
+        if lives(row):
             raise AlreadyRunning(graph.name, row.holder.host, row.holder.pid)
 
 

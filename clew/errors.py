@@ -455,15 +455,19 @@ class AlreadyRunning(ClewError):
         )
 
 
+class GroupsRunning(AlreadyRunning):
+    """Processes run groups of the pipeline, and nobody supervises them whom one could watch."""
+
+
 @dataclass(eq=False)
 class RoleLost(ClewError):
-    """Another process has taken a group over while this one was silent."""
+    """Another process has taken a group, or a whole run, over while this one was silent."""
 
-    group: str
+    what: str
 
     def __str__(self) -> str:
         return (
-            f"group {self.group} was taken over by another process while this one was silent; it changes nothing any "
+            f"{self.what} was taken over by another process while this one was silent; it changes nothing any "
             "more, and can be started again to stand by"
         )
 

@@ -4,11 +4,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from clew.admission import (
     accepted_change,
@@ -18,11 +18,12 @@ from clew.admission import (
     kept_events,
     refuse_finished,
     refuse_foreign,
+    supervising,
     validate,
 )
-from clew.errors import AlreadyRunning, ClewError, RoleLost, SetupFailed, StoreUnreachable
+from clew.errors import ClewError, RoleLost, SetupFailed, StoreUnreachable
 from clew.pipeline.graph import Graph
-from clew.place import Log
+from clew.place import Log, masked
 from clew.run import program_of
 from clew.runtime.changes import Change
 from clew.runtime.channels import Channels
@@ -34,8 +35,8 @@ from clew.runtime.quarantine import quarantined
 from clew.runtime.runner import Surroundings
 from clew.store.base import SUPERVISOR, Holder, KeptStore, ProcessRow, group_role
 from clew.store.reopening import reopened
-from clew.supervisor.processes import Commands, ProcessSupervisor, lives
-from clew.supervisor.tenure import LEASE, Tenure, this_process
+from clew.supervisor.processes import Commands, ProcessSupervisor
+from clew.supervisor.tenure import LEASE, Tenure, lives, this_process
 from clew.supervisor.threads import Policy, Supervisor
 
 _LOG = logging.getLogger(__name__)
@@ -204,7 +205,7 @@ class _Work:
             watch.join()
             self._bell.close()
         if self._is_lost:
-            raise RoleLost(self._told.group)
+            raise RoleLost(f"group {self._told.group}")
 
     def report(self) -> Mapping[str, Any]:
         """Return what others may know of this process."""
@@ -253,12 +254,12 @@ def run_processes(
     fresh: bool = False,
     accept: Sequence[str] = (),
     lease: float = LEASE,
+    stop: threading.Event | None = None,
     begins: Callable[[], None] = lambda: None,
-    stops: Callable[[Callable[[], None]], None] = lambda stop: None,
 ) -> Progress:
     """Run a pipeline with a process for each group; returns its figures. Raises AlreadyRunning where somebody does so.
 
-    `stops` is given what ends the run after the turns in flight.
+    `stop`, when it is set, ends the run after the turns in flight.
     """
     if fresh:
         clear(graph, place)
@@ -267,23 +268,15 @@ def run_processes(
     try:
         holder = this_process()
         told = Membership(graph, "", place, policy, accept, lease)
-        supervisor = ProcessSupervisor(graph, door, commands, policy, progress, lease)
+        supervisor = ProcessSupervisor(graph, door, commands, policy, progress, lease, stop)
 
         def asked(_: str) -> None:
             supervisor.stop()
 
-        tenure = Tenure(lambda: door.store, SUPERVISOR, holder, lease, supervisor.report, asked, supervisor.stop)
-        other = tenure.take()
-        if other is not None and not lives(other):
-            # Its time is not up, but it is known to be gone.
-            other = tenure.take(dead=other.holder.name)
-        if other is not None:
-            raise AlreadyRunning(graph.name, other.holder.host, other.holder.pid)
-        try:
+        with supervising(graph, lambda: door.store, holder, lease, supervisor.report, asked, supervisor.stop):
             _admitted(told, door.store, holder, over)
             validate(graph)
             begins()
-            stops(supervisor.stop)
             collector = _collector(graph, door, place, policy, over)
             try:
                 supervisor.run()
@@ -291,9 +284,8 @@ def run_processes(
                 over.set()
                 if collector is not None:
                     collector.join()
-        finally:
-            tenure.close()
         progress.quarantined = sum(one.open for one in quarantined(graph, door.store))
+        progress.finished = is_finished(graph, door.store)
         return progress
     finally:
         door.close()
@@ -314,43 +306,43 @@ def _collector(graph: Graph, door: Door, place: Log, policy: Policy, over: threa
     return thread
 
 
-def attend(graph: Graph, place: Log, progress: Progress) -> Literal["finished", "stopped", "gone"]:
-    """Show the progress of a run that another process supervises, until that ends; returns what became of it.
+def attend(graph: Graph, place: Log, progress: Progress) -> bool:
+    """Show the progress of a run that another process supervises, until that ends; says whether it came to an end.
 
-    "gone" is a supervisor that died: somebody should take its place.
+    False is said of a supervisor that died: somebody should take its place. Raises what the run failed with.
     """
-    store = shared_log(place, graph.name)
-    try:
+    with closing(place.open(graph.name)) as store:
         while True:
             rows = {row.role: row for row in store.processes()}
-            for group in graph.groups:
-                row = rows.get(group_role(group))
-                for figures in row.report.get("operators", {}).values() if row is not None else ():
+            for row in rows.values():
+                for figures in row.report.get("operators", {}).values():
                     progress.put(OperatorProgress(**figures))
             if not lives(rows[SUPERVISOR]):
                 break
             time.sleep(_LOOK)
-        if is_finished(graph, store):
-            return "finished"
-        return "stopped" if rows[SUPERVISOR].given_up else "gone"
-    finally:
-        store.close()
+        last = rows[SUPERVISOR]
+        if failure := last.report.get("error"):
+            raise ClewError(
+                f"the run of process {last.holder.pid} on {last.holder.host}, which this showed, failed: {failure}"
+            )
+        progress.finished = is_finished(graph, store)
+        return progress.finished or last.given_up
 
 
 def stop_run(graph: Graph, place: Log, patience: float, tell: Callable[[str], None]) -> bool:
     """Ask all processes of a run to end after their turns, and wait for them; says whether they have."""
-    store = shared_log(place, graph.name)
-    try:
-        asked = store.ask_processes("stop")
-        if not asked:
+    if not place.exists(graph.name):
+        raise SetupFailed(f"pipeline {graph.name} has no log at {masked(place.url)}", "name the log that it runs on")
+    with closing(place.open(graph.name)) as store:
+        there = sum(map(lives, store.processes()))
+        if not there:
             tell(f"nobody runs pipeline {graph.name}")
             return True
-        tell(f"asked {asked} processes of pipeline {graph.name} to stop")
+        store.ask_processes("stop")
+        tell(f"asked {there} process{'' if there == 1 else 'es'} of pipeline {graph.name} to stop")
         until = time.monotonic() + patience
-        while any(row.left > 0 for row in store.processes()):
+        while any(map(lives, store.processes())):
             if time.monotonic() > until:
                 return False
             time.sleep(0.1)
         return True
-    finally:
-        store.close()

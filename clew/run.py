@@ -3,9 +3,10 @@
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -22,12 +23,12 @@ from clew.admission import (
     kept_events,
     refuse_finished,
     refuse_foreign,
-    refuse_processes,
+    refuse_groups,
+    supervising,
     topology,
     validate,
 )
-from clew.errors import ClewError, SetupFailed
-from clew.ids import Port
+from clew.errors import ClewError, RoleLost, SetupFailed
 from clew.model.certificate import Verdict
 from clew.pipeline.declare import Pipeline
 from clew.pipeline.graph import Graph
@@ -43,14 +44,14 @@ from clew.runtime.runner import Surroundings
 from clew.runtime.status import OperatorStatus, ProcessStatus, RunStatus, read_status
 from clew.spark.java import Java, find_java
 from clew.spark.options import SparkOptions
-from clew.store.base import Collected, Store
+from clew.store.base import Collected, KeptStore, Store
 from clew.store.disk import Disk
 from clew.store.disk import examine as examine_disk
 from clew.store.ephemeral import EphemeralStore
 from clew.store.postgres_binaries import Installation
 from clew.supervisor.chaos import Chaos, ChaosOutcome, ChaosPlace
 from clew.supervisor.schedule import KINDS, ChaosFault, Kind, draw, kinds_for
-from clew.supervisor.tenure import LEASE
+from clew.supervisor.tenure import LEASE, lives, this_process
 from clew.supervisor.threads import Policy, Supervisor
 
 if TYPE_CHECKING:
@@ -89,9 +90,14 @@ def run(
     policy: Policy | None = None,
     progress: Progress | None = None,
     trace: str | None = None,
+    lease: float = LEASE,
+    stop: threading.Event | None = None,
     begins: Callable[[], None] = lambda: None,
 ) -> Progress:
     """Run a pipeline to its end, or go on with a run that was cut off; returns its figures.
+
+    Raises AlreadyRunning while another process runs it, which is known by its signs of life: one that was silent for
+    longer than its `lease` is replaced. `stop`, when it is set, ends the run after the turns in flight.
 
     `spark` is a session that you already have; without one Clew makes its own, on `master`, or with `options`, which
     are those of `spark-submit`. What user code prints on workers is in `workers.log` beside the log. `recovery="none"`
@@ -110,29 +116,52 @@ def run(
             raise SetupFailed("a run without a log leaves no trace", "leave out --trace, or --recovery none")
         validate(graph)
         begins()
-        return _run_without_log(graph, engine, spark, options, program, policy, progress)
+        return _run_without_log(graph, engine, spark, options, program, policy, progress, stop)
     if fresh:
         clear(graph, place)
-    store = place.open(graph.name)
-    try:
+    progress, stop = progress or Progress(), stop or threading.Event()
+    with closing(place.open(graph.name)) as store:
         refuse_foreign(graph, store)
         refuse_finished(graph, store, place.url)
-        refuse_processes(graph, store)
-        change = accepted_change(graph, store, accept)
-        validate(graph)
-        declare_as_it_is(change, graph, store)
-        progress = progress or Progress()
-        progress.warnings += keep_lookups(graph, store, place.bodies)
-        begins()
-        computes = engine_for(graph, engine, spark, options, program, place.bodies, place.beside("workers.log"))
-        try:
-            with _traced(trace, graph, store):
+        with _in_charge(graph, store, lease, progress, stop):
+            refuse_groups(graph, store)
+            change = accepted_change(graph, store, accept)
+            validate(graph)
+            declare_as_it_is(change, graph, store)
+            progress.warnings += keep_lookups(graph, store, place.bodies)
+            begins()
+            computes = engine_for(graph, engine, spark, options, program, place.bodies, place.beside("workers.log"))
+            with closing(computes), _traced(trace, graph, store):
                 keep = partial(kept_events, graph, store)
-                return _supervise(graph, store, computes, place.bodies, True, policy, progress, change.retaken, keep)
-        finally:
-            computes.close()
-    finally:
-        store.close()
+                around = Surroundings(
+                    graph, store, computes, Channels(graph, store), progress, place.bodies,
+                    keep=keep, retaken=change.retaken,
+                )  # fmt: skip
+                return _supervise(around, policy, stop)
+
+
+@contextmanager
+def _in_charge(
+    graph: Graph, store: KeptStore, lease: float, progress: Progress, stop: threading.Event
+) -> Iterator[None]:
+    """Be the one process that runs a pipeline, while the block lasts; who is asked to stop, or replaced, stops."""
+    replaced = threading.Event()
+
+    def report() -> Mapping[str, Any]:
+        return {"operators": {name: asdict(row) for name, row in progress.rows().items()}}
+
+    def asked(what: str) -> None:
+        if what == "stop":
+            stop.set()
+
+    def lost() -> None:
+        replaced.set()
+        stop.set()
+
+    with supervising(graph, lambda: store, this_process(), lease, report, asked, lost):
+        yield
+        if replaced.is_set():
+            raise RoleLost(f"the run of pipeline {graph.name}")
 
 
 def _traced(path: str | None, graph: Graph, store: Store) -> AbstractContextManager[None]:
@@ -226,7 +255,7 @@ def status(pipeline: Graph, log: str | None = None, bodies: str | None = None) -
         return None
     store = place.open(pipeline.name)
     try:
-        return read_status(pipeline, store, masked(place.url))
+        return read_status(pipeline, store, masked(place.url), lives)
     finally:
         store.close()
 
@@ -421,6 +450,7 @@ def _run_without_log(
     program: "Program | None",
     policy: Policy | None,
     progress: Progress | None,
+    stop: threading.Event | None,
 ) -> Progress:
     # In memory where the machine has such a place: a slow baseline would flatter the log.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -428,30 +458,18 @@ def _run_without_log(
         store = EphemeralStore(lambda name: Path(bodies, name).unlink(missing_ok=True))
         store.declare(topology(graph))
         keep_lookups(graph, store, bodies, durable=False)
-        computes = engine_for(graph, engine, spark, options, program, bodies)
-        try:
-            return _supervise(graph, store, computes, bodies, False, policy, progress)
-        finally:
-            computes.close()
+        with closing(engine_for(graph, engine, spark, options, program, bodies)) as computes:
+            channels, progress = Channels(graph, store), progress or Progress()
+            around = Surroundings(graph, store, computes, channels, progress, bodies, durable_bodies=False)
+            return _supervise(around, policy, stop)
 
 
-def _supervise(
-    graph: Graph,
-    store: Store,
-    engine: Engine,
-    bodies: str | None,
-    durable: bool,
-    policy: Policy | None,
-    progress: Progress | None,
-    retaken: Mapping[str, Mapping[str, Any]] | None = None,
-    keep: Callable[[], Mapping[Port, int]] = dict,
-) -> Progress:
-    progress = progress or Progress()
-    channels = Channels(graph, store)
-    around = Surroundings(graph, store, engine, channels, progress, bodies, durable, keep=keep, retaken=retaken or {})
-    store.claim()
-    Supervisor(around, policy).run()
-    progress.quarantined = sum(one.open for one in quarantined(graph, store))
+def _supervise(around: Surroundings, policy: Policy | None, stop: threading.Event | None) -> Progress:
+    around.store.claim()
+    Supervisor(around, policy, asked=stop).run()
+    progress = around.progress
+    progress.quarantined = sum(one.open for one in quarantined(around.graph, around.store))
+    progress.finished = is_finished(around.graph, around.store)
     return progress
 
 

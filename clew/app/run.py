@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, TextIO
 
@@ -40,18 +41,19 @@ from clew.app.terminal import (
     print_json,
 )
 from clew.app.watch import Display, display_for, watching
-from clew.errors import AlreadyRunning, ClewError, NewerLog, RunFinished, SetupFailed
+from clew.errors import AlreadyRunning, ClewError, GroupsRunning, NewerLog, RunFinished, SetupFailed
 from clew.pipeline.graph import Graph
 from clew.run import Log, Progress, Recovery, RunStatus, SparkOptions, changes, masked, program_of
 from clew.run import run as run_pipeline
 from clew.run import status as read_status
+from clew.supervisor.processes import stopped_by
 
 #: Seconds between two collections where --gc says no more.
 _COLLECT_EVERY = 30.0
 
-Outcome = Literal["finished", "already-finished", "quarantined", "failed", "interrupted"]
+Outcome = Literal["finished", "stopped", "already-finished", "quarantined", "failed", "interrupted"]
 _CODES: dict[Outcome, int] = {
-    "finished": 0, "already-finished": ALREADY_FINISHED, "quarantined": QUARANTINED, "failed": FAILED,
+    "finished": 0, "stopped": 0, "already-finished": ALREADY_FINISHED, "quarantined": QUARANTINED, "failed": FAILED,
     "interrupted": INTERRUPTED,
 }  # fmt: skip
 
@@ -138,9 +140,9 @@ def run(
 ) -> None:
     """Run a pipeline to its end, or go on with a run that was cut off.
 
-    Exit codes: 0 it has finished; 1 it failed, and running it again resumes it; 2 the command line is wrong;
-    3 this log holds a finished run already, which is final; 5 it waits for what is in quarantine; 130 it was
-    interrupted.
+    Exit codes: 0 it has finished, or was told to stop; 1 it failed, and running it again resumes it; 2 the command
+    line is wrong; 3 this log holds a finished run already, which is final; 5 it waits for what is in quarantine;
+    130 it was interrupted.
     """
     with explained():
         flags = spark_flags(master, conf, packages, jars, py_files, others)
@@ -277,7 +279,7 @@ def _print_to(out: TextIO) -> Callable[[str], None]:
 
 
 def _run(graph: Graph, target: Target, request: Request, display: Display, announcement: Sequence[str]) -> Report:
-    report = Report()
+    report, stop = Report(), threading.Event()
     began = time.monotonic()
 
     def begins() -> None:
@@ -292,14 +294,17 @@ def _run(graph: Graph, target: Target, request: Request, display: Display, annou
             watching(display, graph, report.progress),
             heard(display.say),
             _interruptible(display),
+            stopped_by((signal.SIGTERM,), stop.set),
             own_stdout,
             _told_of(graph, request, report.progress, display),
         ):
             if port is not None:
                 display.say(f"figures for Prometheus on port {port}")
-            _perform(graph, target, request, report.progress, begins, display)
+            _perform(graph, target, request, report.progress, begins, display, stop)
         if report.progress.quarantined:
             report.outcome, report.message = "quarantined", _held(request, report.progress.quarantined)
+        elif not report.progress.finished:
+            report.outcome, report.message = "stopped", _stopped(graph, request)
     except RunFinished as finished:
         report.outcome, report.message = "already-finished", str(finished)
     except Exception as error:
@@ -318,12 +323,52 @@ def _own_log_file(graph: Graph, request: Request) -> Path | None:
 
 
 def _perform(
-    graph: Graph, target: Target, request: Request, progress: Progress, begins: Callable[[], None], display: Display
+    graph: Graph,
+    target: Target,
+    request: Request,
+    progress: Progress,
+    begins: Callable[[], None],
+    display: Display,
+    stop: threading.Event,
 ) -> None:
-    if request.settings.groups == "processes":
-        _perform_apart(graph, request, progress, begins, display)
-        return
-    run_pipeline(
+    """Run the pipeline, or show what another process does that runs it already."""
+    apart = request.settings.groups == "processes"
+    given = (graph, request, progress, begins, stop)
+    work = _apart(*given) if apart else _here(target, *given)
+    while True:
+        try:
+            work()
+            return
+        except GroupsRunning:
+            # There is nobody to watch, and nobody's place to take.
+            raise
+        except AlreadyRunning as running:
+            if request.fresh:
+                raise
+            told = f"pipeline {graph.name} is run by process {running.pid} on {running.host}: this shows what it does"
+            display.say(told)
+            if _attend(graph, request, progress):
+                return
+            display.say("that process is gone, and this one takes its place")
+
+
+def _attend(graph: Graph, request: Request, progress: Progress) -> bool:
+    from clew.groups import attend
+
+    return attend(graph, Log.at(request.log, graph.name, request.bodies), progress)
+
+
+def _here(
+    target: Target,
+    graph: Graph,
+    request: Request,
+    progress: Progress,
+    begins: Callable[[], None],
+    stop: threading.Event,
+) -> Callable[[], object]:
+    """Return what runs the groups as threads of this process."""
+    return partial(
+        run_pipeline,
         graph,
         log=request.log,
         bodies=request.bodies,
@@ -336,44 +381,35 @@ def _perform(
         policy=request.settings.policy,
         progress=progress,
         trace=request.trace,
+        lease=request.settings.lease,
+        stop=stop,
         begins=begins,
     )
 
 
-def _perform_apart(
-    graph: Graph, request: Request, progress: Progress, begins: Callable[[], None], display: Display
-) -> None:
-    """Run the groups as processes, or watch who does so already."""
+def _apart(
+    graph: Graph, request: Request, progress: Progress, begins: Callable[[], None], stop: threading.Event
+) -> Callable[[], object]:
+    """Return what runs the groups as processes."""
     from clew.app.processes import commands_of
-    from clew.groups import attend, run_processes
+    from clew.groups import run_processes
 
     if request.recovery == "none" or request.trace is not None:
         what = "--recovery none" if request.recovery == "none" else "--trace"
         raise SetupFailed(f"{what} is for groups that are threads of one process", "leave it out, or --groups threads")
     place = Log.at(request.log, graph.name, request.bodies)
     commands = commands_of(request.file, graph, place, request.settings, request.options, request.accept)
-    told, fresh = request.settings, request.fresh
-    while True:
-        try:
-            run_processes(
-                graph, place, commands, told.policy, progress,
-                fresh=fresh, accept=request.accept, lease=told.lease, begins=begins, stops=_stopped_by_sigterm,
-            )  # fmt: skip
-            return
-        except AlreadyRunning as running:
-            if fresh:
-                raise
-            display.say(
-                f"pipeline {graph.name} is run by process {running.pid} on {running.host}: this shows what it does"
-            )
-            if attend(graph, place, progress) != "gone":
-                return
-            display.say("that process is gone, and this one takes its place")
+    told = request.settings
+    return partial(
+        run_processes, graph, place, commands, told.policy, progress,
+        fresh=request.fresh, accept=request.accept, lease=told.lease, stop=stop, begins=begins,
+    )  # fmt: skip
 
 
-def _stopped_by_sigterm(stop: Callable[[], None]) -> None:
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: stop())
+def _stopped(graph: Graph, request: Request) -> str:
+    if request.recovery == "none":
+        return f"stopped; pipeline {graph.name} has no log, so the next run starts from the beginning"
+    return f"stopped after the turns in flight; `{request.again}` resumes the run where it stopped"
 
 
 def _held(request: Request, number: int) -> str:

@@ -48,7 +48,8 @@ def _show(run: RunStatus, again: str) -> None:
         for number, what in ((operator.late, "records came too late"), (operator.quarantined, "in quarantine")):
             if number:
                 typer.echo(f"{operator.operator}: {number} {what}")
-    if run.processes:
+    # Where groups are threads, and nobody runs them now, there is no process to tell of.
+    if any(process.group is not None or process.alive for process in run.processes):
         console.print(_processes(run))
     typer.echo(_verdict(run, again))
 
@@ -92,6 +93,8 @@ def _processes(run: RunStatus) -> Table:
 def _state(process: ProcessStatus) -> str:
     if process.alive:
         return f"alive, {process.left:.1f} s left"
+    if process.left > 0:
+        return "gone"
     return "ended" if process.ended else f"silent for {process.silent:.0f} s"
 
 
@@ -124,4 +127,4 @@ def _verdict(run: RunStatus, again: str) -> str:
     supervisor = next((process for process in run.processes if process.role == "supervisor"), None)
     if supervisor is not None and supervisor.alive:
         return f"not finished: {ended}; it is run by process {supervisor.pid} on {supervisor.host}"
-    return f"not finished: {ended}; unless it is running now, `{again}` resumes it"
+    return f"not finished: {ended}; `{again}` resumes it"

@@ -20,7 +20,7 @@ def stop(
         float, typer.Option(metavar="S", min=0.0, help="Seconds to wait for the turns in flight.")
     ] = 60,
 ) -> None:
-    """Let a run whose groups are processes end after the turns in flight. Nothing is lost; `clew run` resumes it."""
+    """Let a run end after the turns in flight, wherever its processes are. Nothing is lost; `clew run` resumes it."""
     with explained():
         settings = ready_to_load(py_files, {"log": log, "bodies": bodies})
         graph = Target.parse(file).graph()
@@ -29,4 +29,4 @@ def stop(
         if not ended:
             complain(f"it still runs after {patience:g} s; wait longer with --patience, or end its processes")
             raise typer.Exit(FAILED)
-        typer.echo(f"stopped; `{run_again(file, log, py_files)} --groups processes` resumes the run", err=True)
+        typer.echo(f"stopped; `{run_again(file, log, py_files)}` resumes the run, with the flags that it had", err=True)

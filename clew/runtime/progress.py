@@ -82,6 +82,8 @@ class Progress:
     engine_seconds: float = 0.0
     #: How many Input Sets and records are set aside when the run ends, and nobody has decided on them.
     quarantined: int = 0
+    #: Whether the run has come to its end, and was not stopped before.
+    finished: bool = False
     #: What a person should know though the run goes on.
     warnings: list[str] = field(default_factory=list)
 

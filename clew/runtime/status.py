@@ -1,6 +1,6 @@
 """What a log says of a run, for people to look at; read-only, and safe while the run goes on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +50,7 @@ class ProcessStatus:
     group: str | None
     host: str
     pid: int
-    #: Whether its lease lasts, and for how many seconds; it may have been killed since it renewed it.
+    #: Whether its lease lasts, and it is not known to be gone all the same; and for how many seconds the lease does.
     alive: bool
     left: float
     #: Seconds since it was heard of last.
@@ -74,7 +74,7 @@ class RunStatus:
     run_id: str
     log: str
     operators: tuple[OperatorStatus, ...]
-    #: The supervisor first; none where the groups were always threads of one process.
+    #: The supervisor first; it is the only one where groups are threads of its process.
     processes: tuple[ProcessStatus, ...] = ()
 
     @property
@@ -92,8 +92,11 @@ class RunStatus:
         return any(operator.incarnation > 0 for operator in self.operators)
 
 
-def read_status(graph: Graph, store: KeptStore, log: str) -> RunStatus:
-    """Read the state of all operators and processes; raises WrongLog when the log is of other operators altogether."""
+def read_status(graph: Graph, store: KeptStore, log: str, lives: Callable[[ProcessRow], bool]) -> RunStatus:
+    """Read the state of all operators and processes; raises WrongLog when the log is of other operators altogether.
+
+    `lives` tells whether a process is there, as far as that can be told from here.
+    """
     rows = {row.operator: row for row in store.operators()}
     if rows and not rows.keys() & graph.operators.keys():
         raise WrongLog(
@@ -102,12 +105,15 @@ def read_status(graph: Graph, store: KeptStore, log: str) -> RunStatus:
         )
     declared = [_declared(spec, rows.get(name), store) for name, spec in graph.operators.items()]
     gone = [_gone(row, store) for name, row in sorted(rows.items()) if name not in graph.operators]
-    processes = _processes(graph, {row.role: row for row in store.processes()}, rows)
+    processes = _processes(graph, {row.role: row for row in store.processes()}, rows, lives)
     return RunStatus(graph.name, store.run_id, log, (*declared, *gone), tuple(processes))
 
 
 def _processes(
-    graph: Graph, found: Mapping[str, ProcessRow], operators: Mapping[str, OperatorRow]
+    graph: Graph,
+    found: Mapping[str, ProcessRow],
+    operators: Mapping[str, OperatorRow],
+    lives: Callable[[ProcessRow], bool],
 ) -> Iterable[ProcessStatus]:
     """Describe who has a role that lasts: the supervisor, the groups, and those that the pipeline has no more."""
     gone = [role for role in found if group_of(role) not in (None, *graph.groups)]
@@ -117,15 +123,17 @@ def _processes(
             group = group_of(role)
             names = graph.groups.get(group, ()) if group is not None else ()
             incarnations = {name: operators[name].incarnation for name in names if name in operators}
-            yield _process(found[role], group, incarnations, deaths.get(group, ""))
+            yield _process(found[role], group, incarnations, deaths.get(group, ""), lives(found[role]))
 
 
-def _process(row: ProcessRow, group: str | None, incarnations: Mapping[str, int], death: str) -> ProcessStatus:
+def _process(
+    row: ProcessRow, group: str | None, incarnations: Mapping[str, int], death: str, alive: bool
+) -> ProcessStatus:
     figures = list(row.report.get("operators", {}).values())
     errors = [row.report.get("error", ""), *(own.get("last_error", "") for own in figures), death]
     return ProcessStatus(
         row.role, group, row.holder.host, row.holder.pid,
-        alive=row.left > 0,
+        alive=alive,
         left=max(row.left, 0.0),
         silent=row.silent,
         ended=row.given_up,

@@ -24,6 +24,7 @@ from clew.errors import ClewError, EngineLost, GroupFailed, RunStopped, SetupFai
 from clew.pipeline.graph import Graph
 from clew.runtime.progress import OperatorProgress, Progress
 from clew.store.base import KeptStore, ProcessRow, group_role
+from clew.supervisor.tenure import is_here, is_running, lives
 from clew.supervisor.threads import Policy
 
 _LOG = logging.getLogger(__name__)
@@ -84,7 +85,14 @@ class ProcessSupervisor:
     """Keeps the processes of all groups alive until they have finished, or until one must not be started again."""
 
     def __init__(
-        self, graph: Graph, door: Door, commands: Commands, policy: Policy, progress: Progress, lease: float
+        self,
+        graph: Graph,
+        door: Door,
+        commands: Commands,
+        policy: Policy,
+        progress: Progress,
+        lease: float,
+        stop: threading.Event | None = None,
     ) -> None:
         self._graph, self._door, self._commands, self._lease = graph, door, commands, lease
         #: Until when silence is forgiven: while the log was away, nobody could be heard.
@@ -93,7 +101,7 @@ class ProcessSupervisor:
         self._groups = [_Group(name) for name in graph.groups]
         self._engine = _Engine(commands, policy) if commands.engine is not None else None
         self._spare: subprocess.Popen[bytes] | None = None
-        self._stop = threading.Event()
+        self._stop = stop or threading.Event()
         self._read_at = 0.0
         self._held_before = False
         #: What the last process of a group that died had to say, or how it ended.
@@ -244,7 +252,7 @@ class ProcessSupervisor:
         for child in children:
             _signal(child.pid, signal.SIGTERM)
         for group in self._groups:
-            if group.child is None and group.row is not None and _is_here(group.row):
+            if group.child is None and group.row is not None and is_here(group.row):
                 _signal(group.row.holder.pid, signal.SIGTERM)
         _wait(children)
         self._await_others()
@@ -334,24 +342,6 @@ def _assign(spare: "subprocess.Popen[bytes]", group: str, dead: str | None) -> b
     return True
 
 
-def lives(row: ProcessRow) -> bool:
-    """Say whether who has a role is there, as far as can be told from here."""
-    return row.left > 0 and (not _is_here(row) or is_running(row.holder.pid))
-
-
-def _is_here(row: ProcessRow) -> bool:
-    return row.left > 0 and row.holder.host == socket.gethostname()
-
-
-def is_running(pid: int) -> bool:
-    """Say whether there is such a process, and it is more than what is left of one until its parent looks."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
 def _signal(pid: int, number: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
@@ -391,4 +381,4 @@ def stopped_by(numbers: Sequence[int], stop: Callable[[], None]) -> Iterator[Non
             signal.signal(number, handler)
 
 
-__all__ = ["FAILED_FOR_GOOD", "Commands", "ProcessSupervisor", "is_running", "lives", "stopped_by"]
+__all__ = ["FAILED_FOR_GOOD", "Commands", "ProcessSupervisor", "stopped_by"]

@@ -6,6 +6,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from clew.errors import ClewError
@@ -19,11 +20,34 @@ _LOOK = 0.2
 
 #: Seconds for which a process keeps its role without a sign of life.
 LEASE = 5.0
+#: Those in this process that keep a role: its number alone would not tell one run in it from the next.
+_KEEPING: set[str] = set()
 
 
 def this_process() -> Holder:
     """Return what this process is known by; another word every time."""
     return Holder(uuid.uuid4().hex, socket.gethostname(), os.getpid())
+
+
+def lives(row: ProcessRow) -> bool:
+    """Say whether who has a role is there, as far as can be told from here."""
+    if row.left <= 0 or not is_here(row):
+        return row.left > 0
+    return row.holder.name in _KEEPING if row.holder.pid == os.getpid() else is_running(row.holder.pid)
+
+
+def is_here(row: ProcessRow) -> bool:
+    """Say whether who has a role is on this machine."""
+    return row.left > 0 and row.holder.host == socket.gethostname()
+
+
+def is_running(pid: int) -> bool:
+    """Say whether there is such a process, and it is more than what is left of one until its parent looks."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
 
 
 class Tenure:
@@ -48,9 +72,15 @@ class Tenure:
         """Take the role, once it is to be had; returns who has it."""
         other = self._store().take_lease(self._role, self._holder, self._seconds, dead, stood_by)
         if other is None:
+            _KEEPING.add(self._holder.name)
             self._thread = threading.Thread(target=self._keep, name=f"lease-{self._role}", daemon=True)
             self._thread.start()
         return other
+
+    def take_at_once(self) -> ProcessRow | None:
+        """Take the role, also where its time is not up but who has it is known to be gone; returns who has it."""
+        other = self.take()
+        return other if other is None or lives(other) else self.take(dead=other.holder.name)
 
     def wait_for(self, stop: threading.Event, tell: Callable[[ProcessRow], None], dead: str | None = None) -> bool:
         """Take the role as soon as it is to be had; `tell` hears who has it until then. False when told to stop."""
@@ -80,6 +110,7 @@ class Tenure:
         if self._thread is None:
             return
         self._thread.join()
+        _KEEPING.discard(self._holder.name)
         try:
             store = self._store()
             if store.renew_lease(self._role, self._holder, self._seconds, self._report()) is not None:

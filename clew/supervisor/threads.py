@@ -58,8 +58,16 @@ def make_runner(spec: OperatorSpec, around: Surroundings) -> Runner:
 class Supervisor:
     """Keeps all groups of a run alive until they have finished, or until one must not be restarted."""
 
-    def __init__(self, around: Surroundings, policy: Policy | None = None, groups: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        around: Surroundings,
+        policy: Policy | None = None,
+        groups: Collection[str] = (),
+        asked: threading.Event | None = None,
+    ) -> None:
         self._around = around
+        #: Set by whoever wants the run to end after the turns in flight.
+        self._asked = asked or threading.Event()
         self._policy = policy or Policy()
         #: The groups to keep alive: those that are named, or all.
         self._groups = {name: own for name, own in around.graph.groups.items() if not groups or name in groups}
@@ -85,6 +93,8 @@ class Supervisor:
                 while thread.is_alive():
                     thread.join(0.2)
                     self._stop_when_held()
+                    if self._asked.is_set():
+                        self.stop()
         except BaseException:
             self.stop()
             for thread in threads:
@@ -99,6 +109,9 @@ class Supervisor:
 
     def _stop_when_held(self) -> None:
         """End the run when all that is left waits for somebody to decide on what was set aside."""
+        if len(self._groups) < len(self._around.graph.groups):
+            # What others may still send is for their supervisor to know.
+            return
         phases = {row.phase for row in self._around.progress.rows().values()}
         held = "held" in phases and phases <= {"held", "finished", "waiting"} and not self._waits()
         # Twice, because an operator may be between two phases.

@@ -66,13 +66,18 @@ def test_the_status_of_a_run_that_was_cut_off(tmp_path: Path) -> None:
 
 def test_status_changes_nothing(tmp_path: Path) -> None:
     run_inline(tmp_path, POISON="13")
-    before = status(tmp_path)
-    assert status(tmp_path) == before
+    before, after = status(tmp_path), status(tmp_path)
+    for told in (before, after):
+        # It is silent for longer each time.
+        (supervisor,) = told["processes"]
+        del supervisor["silent"]
+    assert after == before
 
 
-def test_where_groups_were_always_threads_no_process_is_told_of(tmp_path: Path) -> None:
+def test_where_groups_are_threads_the_process_of_a_run_is_told_of_while_it_lives(tmp_path: Path) -> None:
     run_inline(tmp_path)
-    assert "processes" not in status(tmp_path)
+    (supervisor,) = status(tmp_path)["processes"]
+    assert (supervisor["role"], supervisor["alive"], supervisor["ended"]) == ("supervisor", False, True)
     assert "pid" not in call("status", write_numbers(tmp_path), "--log", log_url(tmp_path)).stdout
 
 
@@ -136,10 +141,12 @@ def test_status_and_gc_work_while_a_run_goes_on(tmp_path: Path) -> None:
     process = start("run", file, "--engine", "inline", "--log", log_url(tmp_path), PAUSE="0.02", EVENTS="150")
     _wait_for(lambda: (tmp_path / "out").is_dir())
     during = status(tmp_path)
+    told = call("status", file, "--log", log_url(tmp_path)).stdout
     removed = json.loads(call("gc", file, "--log", log_url(tmp_path), "--json").stdout)
     code, _, _ = finish(process)
     assert code == 0
     assert not during["finished"]
+    assert f"it is run by process {process.pid} on " in told
     assert during["operators"][1]["status"] == "running"
     assert removed["events"] > 0
     assert kept(tmp_path) == [2 * number for number in range(150)]

@@ -17,7 +17,7 @@ import psycopg
 
 from clew.store.base import SUPERVISOR, ProcessRow, group_role
 from clew.store.postgres import PostgresStore
-from clew.supervisor.processes import is_running
+from clew.supervisor.tenure import is_running
 
 PIPELINES = Path(__file__).with_name("pipelines")
 PATIENCE = 120.0

@@ -7,7 +7,7 @@ from tests.groups.runs import SUPERVISOR, Apart, groups, wait_for
 
 
 def test_a_run_is_stopped_after_its_turns_and_goes_on_where_it_was(apart: Apart) -> None:
-    apart.events, apart.pause = 100, 0.05
+    apart.events, apart.pause = 1000, 0.05
     first = apart.start()
     apart.let(apart.events)
     wait_for(lambda: apart.sent("left") >= 5, "left does not work")
@@ -22,19 +22,22 @@ def test_a_run_is_stopped_after_its_turns_and_goes_on_where_it_was(apart: Apart)
     assert all(row.left <= 0 for row in apart.processes().values())
     assert apart.sent("numbers") < apart.events
     assert apart.call("stop", apart.file, *apart.log)[1].startswith("nobody runs pipeline diamond")
+    apart.pause = 0.0
     apart.start()
     apart.end()
     assert apart.held() == apart.expected
 
 
 def test_sigterm_to_the_supervisor_stops_all_groups(apart: Apart) -> None:
-    apart.events, apart.pause = 100, 0.05
+    apart.events, apart.pause = 1000, 0.05
     first = apart.start()
     apart.let(apart.events)
     wait_for(lambda: apart.sent("left") >= 5, "left does not work")
     first.send_signal(signal.SIGTERM)
     assert first.wait(60) == 0
     assert all(row.given_up for row in apart.processes().values() if row.role in groups(apart))
+    assert apart.sent("numbers") < apart.events
+    apart.pause = 0.0
     apart.start()
     apart.end()
     assert apart.held() == apart.expected
@@ -69,9 +72,25 @@ def test_a_fresh_start_is_refused_while_somebody_works(apart: Apart) -> None:
     code, out = apart.call(*words)
     assert code == 1
     assert "expected nobody; let it work, or end it with `clew stop`" in out
-    # Nor may one process take the groups from those that have them.
+    # Nor does one process take the groups from those that have them: it shows what they do.
+    shows = apart.clew("run", apart.file, *apart.log, "--engine", "inline")
+    assert shows.stdout is not None
+    assert "is run by process" in shows.stdout.readline()
+    apart.end()
+    assert shows.wait(60) == 0
+    assert apart.held() == apart.expected
+
+
+def test_a_process_takes_no_groups_from_those_that_nobody_supervises(apart: Apart) -> None:
+    apart.start()
+    apart.let(10)
+    wait_for(lambda: apart.sent("left") >= 5, "left does not work")
+    apart.kill(SUPERVISOR)
+    apart.supervisors[-1].wait()
     code, out = apart.call("run", apart.file, *apart.log, "--engine", "inline")
     assert (code, "expected nobody; let it work" in out) == (1, True)
+    apart.start()
+    apart.working(SUPERVISOR)
     apart.end()
     assert apart.held() == apart.expected
 

@@ -1,0 +1,170 @@
+"""A second `clew run` of a pipeline shows what the first one does, and takes its place when that is gone."""
+
+import json
+import signal
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from clew.errors import AlreadyRunning
+from clew.pipeline.load import load
+from clew.run import run
+from clew.store.base import SUPERVISOR, Holder, ProcessRow
+from clew.store.sqlite import SqliteStore
+from clew.supervisor.tenure import this_process
+from tests.app.pipelines import call, finish, kept, log_url, start, write_numbers
+
+EVENTS = 60
+ALL = [2 * number for number in range(EVENTS)]
+Process = "subprocess.Popen[str]"
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> tuple[str, ...]:
+    return ("run", write_numbers(tmp_path), "--engine", "inline", "--log", log_url(tmp_path))
+
+
+def slow(words: tuple[str, ...], *more: str, **environment: str) -> Process:
+    """Start a run that lasts for seconds."""
+    return start(*words, *more, PAUSE="0.05", EVENTS=str(EVENTS), **environment)
+
+
+def supervisor(directory: Path) -> ProcessRow | None:
+    with closing(SqliteStore(directory / "log.db")) as store:
+        return next((row for row in store.processes() if row.role == SUPERVISOR), None)
+
+
+def runs(directory: Path, process: Process) -> None:
+    """Wait until a process runs the pipeline, and has written something."""
+    until = time.monotonic() + 60
+    while not ((directory / "out").is_dir() and (row := supervisor(directory)) and row.holder.pid == process.pid):
+        assert time.monotonic() < until, "it does not begin"
+        time.sleep(0.05)
+
+
+def said_by(process: Process, what: str) -> str:
+    """Wait until a process says something on stderr; return all that it has said until then."""
+    assert process.stderr is not None
+    said = ""
+    while what not in said:
+        line = process.stderr.readline()
+        assert line, f"it ended without {what!r}: {said}"
+        said += line
+    return said
+
+
+def test_the_second_shows_what_the_first_does_until_it_ends(tmp_path: Path, words: tuple[str, ...]) -> None:
+    first = slow(words)
+    runs(tmp_path, first)
+    code, out, err = finish(slow(words))
+    assert code == 0
+    assert f"pipeline numbers is run by process {first.pid} on " in err
+    assert "source finished in=0 out=60" in err
+    assert "pipeline numbers has finished in" in out
+    assert finish(first)[0] == 0
+    assert kept(tmp_path) == ALL
+    row = supervisor(tmp_path)
+    assert row is not None
+    assert row.starts == 1
+
+
+def test_the_second_takes_the_place_of_one_that_was_killed_at_once(tmp_path: Path, words: tuple[str, ...]) -> None:
+    # A lease that outlasts the test: a process that is gone from this machine is not waited for.
+    first = slow(words, "--set", "lease=600")
+    runs(tmp_path, first)
+    second = slow(words)
+    said_by(second, f"is run by process {first.pid} on ")
+    first.kill()
+    assert finish(first)[0] == -signal.SIGKILL
+    said_by(second, "that process is gone, and this one takes its place")
+    assert finish(second)[0] == 0
+    assert kept(tmp_path) == ALL
+
+
+def test_scenario_6_one_that_was_frozen_past_its_lease_is_replaced_and_changes_nothing(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    first = slow(words, "--set", "lease=1")
+    runs(tmp_path, first)
+    first.send_signal(signal.SIGSTOP)
+    # Whether it waits for the lease first is a matter of how long it takes to start.
+    code, _, err = finish(slow(words, "--set", "lease=1"))
+    assert code == 0, err
+    held = kept(tmp_path)
+    first.send_signal(signal.SIGCONT)
+    code, _, err = finish(first)
+    assert code == 1
+    assert "another process took it over" in err or "was taken over by another process while this one was silent" in err
+    assert kept(tmp_path) == held
+
+
+@pytest.mark.parametrize("how", ["clew stop", "SIGTERM"])
+def test_a_run_is_stopped_after_its_turns_and_goes_on_where_it_was(
+    tmp_path: Path, words: tuple[str, ...], how: str
+) -> None:
+    first = slow(words, "--set", "lease=1")
+    runs(tmp_path, first)
+    second = slow(words)
+    said_by(second, "is run by process")
+    if how == "SIGTERM":
+        first.terminate()
+    else:
+        told = call("stop", words[1], *words[-2:])
+        assert told.exit_code == 0
+        assert "asked 1 process of pipeline numbers to stop" in told.stderr
+        assert "stopped; `clew run " in told.stderr
+        assert "nobody runs pipeline numbers" in call("stop", words[1], *words[-2:]).stderr
+    for process in (first, second):
+        code, out, err = finish(process)
+        assert code == 0, err
+        assert "stopped after the turns in flight; `clew run " in err
+        assert "has finished" not in out
+    assert len(kept(tmp_path)) < EVENTS
+    again = slow(words, "--json")
+    assert json.loads(finish(again)[1])["outcome"] == "finished"
+    assert kept(tmp_path) == ALL
+
+
+def test_the_second_fails_as_the_first_does(tmp_path: Path, words: tuple[str, ...]) -> None:
+    first = slow(words, POISON="40")
+    runs(tmp_path, first)
+    code, _, err = finish(slow(words, POISON="40"))
+    assert code == 1
+    assert f"the run of process {first.pid} on " in err
+    assert ", which this showed, failed: operator doubled failed on source.out#41" in err
+    assert finish(first)[0] == 1
+
+
+def test_a_fresh_start_is_refused_while_somebody_works(tmp_path: Path, words: tuple[str, ...]) -> None:
+    first = slow(words)
+    runs(tmp_path, first)
+    code, _, err = finish(start(*words, "--fresh", "--yes"))
+    assert code == 1
+    assert f"is being run by process {first.pid} on " in err
+    assert finish(first)[0] == 0
+    assert kept(tmp_path) == ALL
+
+
+def test_from_python_a_run_that_another_process_has_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    pipeline = load(words[1])
+    with closing(SqliteStore(tmp_path / "log.db")) as store:
+        assert store.take_lease(SUPERVISOR, Holder("another", "elsewhere", 11), 100) is None
+        with pytest.raises(AlreadyRunning, match="is being run by process 11 on elsewhere"):
+            run(pipeline, log=log_url(tmp_path), engine="inline")
+
+
+def test_a_run_that_could_not_give_its_role_up_does_not_hold_up_the_next_in_its_process(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with closing(SqliteStore(tmp_path / "log.db")) as store:
+        # Its process lives, but nobody in it keeps the role.
+        assert store.take_lease(SUPERVISOR, this_process(), 100) is None
+    assert run(load(words[1]), log=log_url(tmp_path), engine="inline").finished
+
+
+def test_a_log_that_is_not_there_has_nobody_to_stop(tmp_path: Path, words: tuple[str, ...]) -> None:
+    told = call("stop", words[1], *words[-2:])
+    assert told.exit_code == 1
+    assert "pipeline numbers has no log at " in told.stderr
