@@ -371,8 +371,8 @@ class Leases(Protocol):
         """Take a role for some seconds; returns who has it, or None when it is the holder's now.
 
         It is to be had where nobody ever had it, where its time is up, where `dead` names who has it, and by who has it
-        already. Durable when it returns, as all of these are. What was asked of the one before is asked of who
-        `stood_by` meanwhile too, and of nobody else.
+        already. All see it when it returns, as all of these, and it is durable where several machines share the log.
+        What was asked of the one before is asked of who `stood_by` meanwhile too, and of nobody else.
         """
 
     def renew_lease(self, role: str, holder: Holder, seconds: float, report: Mapping[str, Any]) -> str | None:

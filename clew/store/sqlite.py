@@ -86,23 +86,26 @@ class SqliteStore(SqlReads):
     def keep_lookup(self, operator: str, row: LookupRow) -> None:
         self._writer.run(lambda log: keep_lookup(log, operator, row))
 
+    # Of leases nothing is synced: they are of processes on this machine, none of which outlives it.
     def take_lease(
         self, role: str, holder: Holder, seconds: float, dead: str | None = None, stood_by: bool = False
     ) -> ProcessRow | None:
         taken: ProcessRow | None = self._writer.run(
-            lambda log: leases.take_lease(log, _now(), role, holder, seconds, dead, stood_by)
+            lambda log: leases.take_lease(log, _now(), role, holder, seconds, dead, stood_by), durable=False
         )
         return taken
 
     def renew_lease(self, role: str, holder: Holder, seconds: float, report: Mapping[str, Any]) -> str | None:
-        asked: str | None = self._writer.run(lambda log: leases.renew_lease(log, _now(), role, holder, seconds, report))
+        asked: str | None = self._writer.run(
+            lambda log: leases.renew_lease(log, _now(), role, holder, seconds, report), durable=False
+        )
         return asked
 
     def release_lease(self, role: str, holder: Holder) -> None:
-        self._writer.run(lambda log: leases.release_lease(log, _now(), role, holder))
+        self._writer.run(lambda log: leases.release_lease(log, _now(), role, holder), durable=False)
 
     def ask_processes(self, what: str) -> int:
-        asked: int = self._writer.run(lambda log: leases.ask_processes(log, _now(), what))
+        asked: int = self._writer.run(lambda log: leases.ask_processes(log, _now(), what), durable=False)
         return asked
 
     def processes(self) -> list[ProcessRow]:

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PIPELINES = Path(__file__).parent / "pipelines"
 #: What counts the error messages of processes that tests start.
 CENSUS = ROOT / "tests" / "census"
+#: Seconds after which a process that is frozen is replaced.
+LEASE = 0.5
 PATIENCE = 60
 FINAL = 3
 
@@ -191,6 +194,7 @@ def _child(job: Job, report: str) -> None:
 
 
 def _run(job: Job, fired: str) -> dict[str, int]:
+    from clew.errors import AlreadyRunning
     from clew.faultpoint import arm
     from clew.pipeline.load import load
     from clew.run import run
@@ -206,8 +210,15 @@ def _run(job: Job, fired: str) -> dict[str, int]:
     if any(fault.endswith(":freeze") for fault in job.faults):
         _freeze_alone()
     policy = Policy(first_delay=0.05, poll=0.2, collect_every=job.collect_every)
-    progress = run(pipeline, log=job.log, bodies=job.bodies, engine="inline", policy=policy, trace=job.trace)
-    return {name: row.restarts for name, row in progress.rows().items()}
+    own: dict[str, Any] = {"log": job.log, "bodies": job.bodies, "engine": "inline", "trace": job.trace, "lease": LEASE}
+    while True:
+        try:
+            progress = run(pipeline, policy=policy, **own)
+        except AlreadyRunning:
+            # One that is frozen has its role until its lease is over.
+            time.sleep(LEASE / 10)
+        else:
+            return {name: row.restarts for name, row in progress.rows().items()}
 
 
 def _freeze_alone() -> None:

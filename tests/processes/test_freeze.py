@@ -50,7 +50,7 @@ def _follow(trial: Trial) -> None:
     assert time.monotonic() - start < LONGEST_WAIT, "the frozen process held up the one that took over"
     sinks, log = trial.judge(), trial.where.rows()
     ending = old.thaw()
-    refused = "StaleWriter" in ending.error or "another process took over the run" in ending.error
+    refused = any(words in ending.error for words in ("StaleWriter", "another process took over the run", "RoleLost"))
     assert refused or (ending.code == 0 and trial.case.point in DONE), f"it was not refused: {ending}"
     assert trial.judge() == sinks, "the sinks have changed"
     left = trial.where.rows()
