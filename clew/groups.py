@@ -14,7 +14,6 @@ from clew.admission import (
     accepted_change,
     clear,
     declare_as_it_is,
-    is_finished,
     kept_events,
     refuse_finished,
     refuse_foreign,
@@ -24,14 +23,13 @@ from clew.admission import (
 from clew.errors import ClewError, RoleLost, SetupFailed, StoreUnreachable
 from clew.pipeline.graph import Graph
 from clew.place import Log, masked
-from clew.run import program_of
+from clew.run import conclude, program_of
 from clew.runtime.changes import Change
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
 from clew.runtime.engine import Engine
 from clew.runtime.lookups import keep_lookups
 from clew.runtime.progress import OperatorProgress, Progress
-from clew.runtime.quarantine import quarantined
 from clew.runtime.runner import Surroundings
 from clew.store.base import SUPERVISOR, Holder, KeptStore, ProcessRow, group_role
 from clew.store.reopening import reopened
@@ -284,8 +282,7 @@ def run_processes(
                 over.set()
                 if collector is not None:
                     collector.join()
-        progress.quarantined = sum(one.open for one in quarantined(graph, door.store))
-        progress.finished = is_finished(graph, door.store)
+        conclude(graph, door.store, progress)
         return progress
     finally:
         door.close()
@@ -325,7 +322,7 @@ def attend(graph: Graph, place: Log, progress: Progress) -> bool:
             raise ClewError(
                 f"the run of process {last.holder.pid} on {last.holder.host}, which this showed, failed: {failure}"
             )
-        progress.finished = is_finished(graph, store)
+        conclude(graph, store, progress)
         return progress.finished or last.given_up
 
 

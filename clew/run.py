@@ -467,17 +467,21 @@ def _run_without_log(
 def _supervise(around: Surroundings, policy: Policy | None, stop: threading.Event | None) -> Progress:
     around.store.claim()
     Supervisor(around, policy, asked=stop).run()
-    progress = around.progress
-    progress.quarantined = sum(one.open for one in quarantined(around.graph, around.store))
-    progress.finished = is_finished(around.graph, around.store)
-    return progress
+    conclude(around.graph, around.store, around.progress)
+    return around.progress
+
+
+def conclude(graph: Graph, store: Store, progress: Progress) -> None:
+    """Say in its figures what has become of a run that nobody works on any more."""
+    progress.quarantined = sum(one.open for one in quarantined(graph, store))
+    progress.finished = is_finished(graph, store)
 
 
 __all__ = [
     "COMMIT_BOUNDS", "LEASE", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Finding", "Health",
     "Installation", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus", "Policy", "ProcessStatus", "Progress",
     "Quarantined", "Recovery",
-    "RunStatus", "SparkOptions", "Verdict", "Verifier", "changes", "chaos", "decide_quarantined", "draw", "engine_for",
+    "RunStatus", "SparkOptions", "Verdict", "Verifier", "changes", "chaos", "conclude", "decide_quarantined", "draw", "engine_for",
     "examine", "gc", "is_finished", "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run",
     "status", "topology", "verify",
 ]  # fmt: skip

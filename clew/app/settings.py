@@ -93,7 +93,7 @@ class Settings(BaseSettings):
     lease: float = Field(
         LEASE,
         ge=0.5,
-        description="seconds of silence after which the process of a group, or its supervisor, is replaced",
+        description="seconds of silence after which the process of a run, or of a group, is replaced",
     )
     log_level: Level = Field("info", description="what goes into run.log: debug, info, warning or error")
     metrics: str | None = Field(None, description="HOST:PORT where a run's figures are served for Prometheus")
