@@ -480,8 +480,7 @@ def conclude(graph: Graph, store: Store, progress: Progress) -> None:
 __all__ = [
     "COMMIT_BOUNDS", "LEASE", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Finding", "Health",
     "Installation", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus", "Policy", "ProcessStatus", "Progress",
-    "Quarantined", "Recovery",
-    "RunStatus", "SparkOptions", "Verdict", "Verifier", "changes", "chaos", "conclude", "decide_quarantined", "draw", "engine_for",
-    "examine", "gc", "is_finished", "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run",
+    "Quarantined", "Recovery", "RunStatus", "SparkOptions", "Verdict", "Verifier", "changes", "chaos", "conclude",
+    "decide_quarantined", "draw", "engine_for", "examine", "gc", "is_finished", "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run",
     "status", "topology", "verify",
 ]  # fmt: skip
