@@ -481,6 +481,7 @@ __all__ = [
     "COMMIT_BOUNDS", "LEASE", "ChaosFault", "ChaosOutcome", "ChaosPlace", "CommitTimes", "Finding", "Health",
     "Installation", "KINDS", "Kind", "Log", "OperatorProgress", "OperatorStatus", "Policy", "ProcessStatus", "Progress",
     "Quarantined", "Recovery", "RunStatus", "SparkOptions", "Verdict", "Verifier", "changes", "chaos", "conclude",
-    "decide_quarantined", "draw", "engine_for", "examine", "gc", "is_finished", "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run",
+    "decide_quarantined", "draw", "engine_for", "examine",
+    "gc", "is_finished", "kinds_for", "masked", "program_of", "quarantine_of", "quarantined_records", "run",
     "status", "topology", "verify",
 ]  # fmt: skip

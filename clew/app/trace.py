@@ -87,6 +87,9 @@ def _trace(
             typer.echo(_as_mermaid(found))
         else:
             results().print(_as_tree(graph, found))
+            if port is not None and not found.steps:
+                what = "has a part in it" if found.direction == "back" else "was made of it"
+                typer.echo(f"no event of {port.told} {what}")
             for cut in found.cut:
                 typer.echo(f"the trace ends at {cut.told}: no lineage is captured of all that comes there; {_CURE}")
             _tell_edge(found)

@@ -61,8 +61,9 @@ def backward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
         senders = {port: known.senders.get(Port(operator, port)) for port in worn.taken if port in captured}
         return [worn.taken[port] for port, sender in senders.items() if sender is not None and wanted(sender)]
 
-    edge = _edge(log, found, taken)
-    return Trace(start, "back", tuple(found), tuple(port for port in cut if port != to), edge)
+    ends = tuple(port for port in cut if port != to)
+    trace = Trace(start, "back", tuple(found), ends, _edge(log, found, taken))
+    return trace if to is None else _leading(trace, to)
 
 
 def forward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
@@ -92,11 +93,33 @@ def forward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
     def made(operator: str, worn: Worn) -> Iterable[int]:
         return [number for port, number in worn.made.items() if wanted(Port(operator, port))]
 
-    return Trace(start, "forward", tuple(found), tuple(cut), _edge(log, found, made))
+    trace = Trace(start, "forward", tuple(found), tuple(cut), _edge(log, found, made))
+    return trace if to is None else _leading(trace, to)
 
 
 def _kept(step: Step, wanted: Callable[[Port], bool]) -> Step:
     return replace(step, inputs=tuple(event for event in step.inputs if wanted(event.port)))
+
+
+def _leading(trace: Trace, to: Port) -> Trace:
+    """Leave of a trace what leads to events of a port, and what may: where something was cut off, or set aside.
+
+    An operator may be on a path to a port and its Input Set not: after a union, or a filter.
+    """
+    back = trace.direction == "back"
+    ends, edge = {to, *trace.cut}, {(step.operator, step.input_set) for step in trace.edge}
+    leads: set[EventId] = set()
+    kept: list[Step] = []
+    # The farthest first, so that all that an event leads to is known before the event is asked for.
+    for step in reversed(trace.steps):
+        onward, from_here = (step.inputs, step.outputs) if back else (step.outputs, step.inputs)
+        leading = tuple(event for event in onward if event.port in ends or event in leads)
+        if leading or (step.operator, step.input_set) in edge or step.asides:
+            kept.append(replace(step, inputs=leading) if back else replace(step, outputs=leading))
+            leads.update(from_here)
+    steps = tuple(reversed(kept))
+    at_edge = tuple(step for step in steps if (step.operator, step.input_set) in edge)
+    return replace(trace, steps=steps, edge=at_edge, _by_event={})
 
 
 def _edge(log: Lineages, steps: Sequence[Step], ports: Callable[[str, Worn], Iterable[int]]) -> tuple[Step, ...]:

@@ -27,9 +27,10 @@ def records_back(trace: Trace, place: int, narrow: Narrow) -> RecordTrace:
     # Steps come the nearest first, so all that can lead to an event comes before what leads on from it.
     for step in trace.steps:
         outputs = {event: tuple(sorted(wanted[event])) for event in step.outputs if wanted.get(event)}
-        if outputs and step.inputs:
-            for event, places in narrow(step, outputs).items():
-                wanted.setdefault(event, set()).update(places)
+        found = narrow(step, outputs) if outputs and step.inputs else {}
+        # Of the inputs that the trace does not follow nothing is asked.
+        for event in step.inputs:
+            wanted.setdefault(event, set()).update(found.get(event, ()))
     return RecordTrace(trace, {event: tuple(sorted(places)) for event, places in wanted.items() if places})
 
 
