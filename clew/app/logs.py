@@ -4,40 +4,41 @@ The rooms speak by Python's `logging`, to the logger `clew`, and know nothing of
 a form. Nothing is said per event.
 """
 
+import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import structlog
-
 from clew.app.settings import Level
 
-_SHARED: Sequence[Any] = (
-    structlog.stdlib.add_log_level,
-    structlog.stdlib.add_logger_name,
-    structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
-    structlog.processors.format_exc_info,
-)
+#: What every record has by itself; all else was given as `extra`.
+_OWN = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime"))
 
 
-def own_log() -> Any:
-    """Return the logger of the command line itself.
+def own_log() -> logging.Logger:
+    """Return the logger of the command line itself."""
+    return logging.getLogger("clew.app")
 
-    It is wrapped here and not by `structlog.configure`, which is the user's: a pipeline may use structlog too.
-    """
-    return structlog.wrap_logger(
-        logging.getLogger("clew.app"),
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *_SHARED,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        wrapper_class=structlog.stdlib.BoundLogger,
-    )
+
+class _JsonLines(logging.Formatter):
+    """Writes a record as a line of JSON, with what every line is to have."""
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._about = about
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {**self._about, **{name: value for name, value in vars(record).items() if name not in _OWN}}
+        line |= {"event": record.getMessage(), "level": record.levelname.lower(), "logger": record.name}
+        line["time"] = f"{datetime.fromtimestamp(record.created, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
 
 
 class _Patient(logging.FileHandler):
@@ -67,7 +68,7 @@ def logged_to(path: Path | None, level: Level, **about: Any) -> Iterator[None]:
         # The log of events is in the same place, and says what is wrong with it.
         yield
         return
-    handler.setFormatter(_formatter(about))
+    handler.setFormatter(_JsonLines(about))
     # Written by a thread of its own: nothing that a run does waits for the disk because of what it says.
     lines: SimpleQueue[Any] = SimpleQueue()
     handed, writer = _Handed(lines), QueueListener(lines, handler)
@@ -104,17 +105,3 @@ class _Aloud(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.say(record.getMessage())
-
-
-def _formatter(about: dict[str, Any]) -> logging.Formatter:
-    def add(logger: Any, name: str, event: Any) -> Any:
-        return {**about, **event}
-
-    return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[*_SHARED, structlog.stdlib.ExtraAdder()],
-        processors=[
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            add,
-            structlog.processors.JSONRenderer(default=str),
-        ],
-    )

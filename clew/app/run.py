@@ -1,5 +1,6 @@
 """`clew run`."""
 
+import logging
 import signal
 import sys
 import threading
@@ -170,12 +171,14 @@ def run(
         display = display_for(graph.name)
         resumed, announcement = _announcement(graph, request, may_ask=not yes)
         with logged_to(_own_log_file(graph, request), settings.log_level, pipeline=graph.name):
-            own_log().info("run starts", resumed=resumed, engine=settings.engine, fresh=fresh, clew=__version__)
+            begun = {"resumed": resumed, "engine": settings.engine, "fresh": fresh, "clew": __version__}
+            own_log().info("run starts", extra=begun)
             report = _run(graph, target, request, display, announcement)
             report.resumed = resumed
             figures = [as_mapping(row) for row in report.progress.rows().values()]
-            tell = own_log().error if report.outcome == "failed" else own_log().info
-            tell("run ends", outcome=report.outcome, seconds=report.seconds, error=report.message, operators=figures)
+            ended = {"outcome": report.outcome, "seconds": report.seconds, "error": report.message}
+            level = logging.ERROR if report.outcome == "failed" else logging.INFO
+            own_log().log(level, "run ends", extra={**ended, "operators": figures})
         _tell(graph, request, report, display)
         raise typer.Exit(_CODES[report.outcome])
 

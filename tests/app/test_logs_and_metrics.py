@@ -89,16 +89,16 @@ def test_a_disk_that_is_full_does_not_disturb_the_run(here: Path, capsys: pytest
     assert capsys.readouterr().err == ""
 
 
-def test_users_of_structlog_keep_their_own_configuration(here: Path) -> None:
-    import structlog
-
-    with logged_to(here / "run.log", "info"):
-        own_log().info("heard", n=1)
-        logging.getLogger("clew.x").info("heard too", extra={"m": 2})
-        assert not structlog.is_configured()
-    assert [(line["event"], line.get("n"), line.get("m")) for line in lines(here / "run.log")] == [
-        ("heard", 1, None), ("heard too", None, 2),
-    ]  # fmt: skip
+def test_what_is_given_with_a_line_stands_in_it(here: Path) -> None:
+    root = list(logging.getLogger().handlers)
+    with logged_to(here / "run.log", "info", pipeline="p"):
+        own_log().info("heard", extra={"n": 1})
+        logging.getLogger("clew.x").info("heard %s", "too", extra={"m": Path("there")})
+        assert logging.getLogger().handlers == root, "who uses Clew as a library keeps what was configured"
+    assert [{**line, "time": line["time"][-1:]} for line in lines(here / "run.log")] == [
+        {"pipeline": "p", "n": 1, "event": "heard", "level": "info", "logger": "clew.app", "time": "Z"},
+        {"pipeline": "p", "m": "there", "event": "heard too", "level": "info", "logger": "clew.x", "time": "Z"},
+    ]
 
 
 def scrape(port: int) -> dict[str, float]:

@@ -393,7 +393,7 @@ CONTROL = """
 #: What is large, and of no use where no record is touched.
 LARGE = {
     "pandas", "pyarrow.acero", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "deltalake", "httpx", "rich",
-    "typer", "pydantic", "structlog", "prometheus_client", "openlineage", "pyspark.context", "pyspark.core", "py4j",
+    "typer", "pydantic", "prometheus_client", "openlineage", "pyspark.context", "pyspark.core", "py4j",
 }  # fmt: skip
 
 
