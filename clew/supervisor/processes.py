@@ -35,6 +35,8 @@ _READ = 0.5
 _GRACE = 60.0
 #: Seconds in which an engine service that is there takes a connection.
 _ANSWER = 1.0
+#: What the process of a group finds in its environment: Arrow's own pool would keep 4 MB of it, and it computes nothing.
+_LIGHT = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 #: How a group's process ends when starting it again would not help.
 FAILED_FOR_GOOD = 1
 
@@ -217,7 +219,7 @@ class ProcessSupervisor:
         if spare is not None and spare.poll() is None and _assign(spare, group.name, dead):
             group.child = spare
         else:
-            group.child = _spawn(self._commands.group(group.name, dead), self._output(group.name))
+            group.child = _spawn(self._commands.group(group.name, dead), self._output(group.name), _LIGHT)
         group.row = None
         trace.record("restarted", group.name)
 
@@ -227,7 +229,7 @@ class ProcessSupervisor:
             return
         if all(group.ended or group.child is not None or group.row is not None for group in self._groups):
             command = self._commands.group(None, None)
-            self._spare = _spawn(command, self._output("spare"), stdin=subprocess.PIPE)
+            self._spare = _spawn(command, self._output("spare"), _LIGHT, stdin=subprocess.PIPE)
 
     def _output(self, name: str) -> Path:
         return self._commands.directory / f"{name}.log"
@@ -325,10 +327,13 @@ class _Engine:
             _wait([self._child])
 
 
-def _spawn(command: Sequence[str], output: Path, stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
+def _spawn(
+    command: Sequence[str], output: Path, unless_set: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
+) -> "subprocess.Popen[bytes]":
     # In a session of its own: what a terminal sends to this process is not for it, nor does it end with this one.
     with open(output, "ab") as file:
-        return subprocess.Popen(command, stdin=stdin, stdout=file, stderr=file, start_new_session=True)
+        own: dict[str, Any] = {"start_new_session": True, "env": {**(unless_set or {}), **os.environ}}
+        return subprocess.Popen(command, stdin=stdin, stdout=file, stderr=file, **own)
 
 
 def _assign(spare: "subprocess.Popen[bytes]", group: str, dead: str | None) -> bool:
