@@ -342,6 +342,8 @@ class SourceFailed(ClewError):
     source: str
     what: str
     cure: str
+    #: Whether the system could not be reached at all: it may be back soon.
+    away: bool = False
 
     def __str__(self) -> str:
         return f"source {self.source}: {self.what}; {self.cure}"

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from clew.errors import SinkFailed, SourceFailed
 from clew.pipeline.contracts import WriteAction
 
 #: The table, kept in the user's database, that holds one row per writer: what was applied last, and by whom.
@@ -15,7 +16,7 @@ MARKERS = "clew_writes"
 
 
 #: Makes the error to raise, from what happened and its cure.
-Failed = Callable[[str, str], Exception]
+Failed = Callable[[str, str], SinkFailed | SourceFailed]
 
 
 @dataclass(frozen=True, slots=True)

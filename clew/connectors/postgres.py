@@ -116,8 +116,7 @@ class Postgres(Dialect):
                 connection.close()
         except psycopg.Error as error:
             failure = failed(self._masked(_said(error)), _cure(error))
-            if isinstance(failure, SinkFailed):
-                failure.away = _is_away(error)
+            failure.away = _is_away(error)
             raise failure from None
 
     def _masked(self, text: str) -> str:

@@ -203,6 +203,7 @@ class OperatorRunner(Runner):
             with clock:
                 made, failed = self._attempt(plan, made, clock)
             if failed is None:
+                self.absence.over()
                 return plan, made
             if isinstance(failed, Failure) and isinstance(failed.error, HookFailed):
                 # No shorter turn would do better.
@@ -323,6 +324,8 @@ class OperatorRunner(Runner):
         return arrivals
 
     def _count_attempt(self, plan: Update, failed: Failure | ClewError, culprit: InputSet | None) -> None:
+        if isinstance(failed, Failure) and self.absence.awaited(failed.error):
+            return
         seq, times = self._failing
         times = times + 1 if seq == plan.context.seq else 1
         self._failing = (plan.context.seq, times)

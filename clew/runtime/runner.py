@@ -17,6 +17,7 @@ from clew.pipeline.schema import from_bytes, to_bytes
 from clew.protocol.log.alg7_output import recover_output
 from clew.protocol.log.context import Context, fresh
 from clew.protocol.step import FixSchema, SetOperator, Step
+from clew.runtime.absence import Absence
 from clew.runtime.bodies import BodyPlace
 from clew.runtime.channels import Channels
 from clew.runtime.engine import Engine, Job
@@ -48,7 +49,7 @@ class Surroundings:
     now: Callable[[], int] = lambda: time.time_ns() // 1_000
     #: The first events that collection leaves, by port.
     keep: Callable[[], Mapping[Port, int]] = dict
-    #: Seconds for which a sink that cannot be reached is waited for; 0 leaves it to the operator's attempts.
+    #: Seconds for which an outside system that cannot be reached is waited for; 0 leaves it to the operator's attempts.
     patience: float = 0.0
     #: Operators whose window changed: their pending events are assigned anew, and the version is logged with that.
     retaken: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -62,6 +63,7 @@ class Runner(ABC):
         self.around = around
         self.context: Context = fresh(spec.name, spec.inputs, spec.outputs, spec.logic.initial())
         self.pace = Pace(spec.settings.turn_seconds, spec.settings.max_turn_events)
+        self.absence = Absence(around.patience)
         self.writer = Writer(spec.name, 0, around.store, around.channels, around.progress)
         self._schemas: dict[Port, bytes] = {}
         #: By input port, while nothing has come there, the schema of what would come; None where that stays unknown.

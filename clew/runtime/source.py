@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from clew import trace
-from clew.errors import ClewError, EngineFailed, TurnTimedOut
+from clew.errors import ClewError, EngineFailed, SourceFailed, TurnTimedOut
 from clew.faultpoint import fault_point
 from clew.ids import Port
 from clew.pipeline.contracts import Framed, Observed, Replayable
@@ -86,7 +86,7 @@ class SourceRunner(Runner):
         """Steps 2.a and 2.b: store the effect, then log the action as complete."""
         source = self.spec.source
         if isinstance(source, Replayable):
-            self._snapshot = source.snapshot()
+            self._snapshot = self._looked_at(source)
             effects = [self._store_snapshot(self._snapshot)]
         elif isinstance(source, Framed):
             effects = self._observe_frame(source)
@@ -97,6 +97,18 @@ class SourceRunner(Runner):
         self.writer.perform(complete_action(self.context, CONNECTION, *effects), "after-action-complete")
         self._resume = Resume("stored", None, tuple(effects))
         return "worked"
+
+    def _looked_at(self, source: Replayable) -> Any:
+        """Return a source as it is now, once it can be reached."""
+        while True:
+            try:
+                snapshot = source.snapshot()
+            except SourceFailed as error:
+                if not self.absence.awaited(error):
+                    raise
+            else:
+                self.absence.over()
+                return snapshot
 
     def _observe_frame(self, source: Framed) -> list[Bodies]:
         turn = self.context.turn + 1
@@ -195,7 +207,10 @@ class SourceRunner(Runner):
                 continue
             failures = [result for result in results if isinstance(result, Failure)]
             if not failures:
+                self.absence.over()
                 return results
+            if self.absence.awaited(failures[0].error):
+                continue
             self._attempts += 1
             if self._attempts >= self.spec.settings.attempts:
                 raise self.failed(failures[0], about, self._attempts)

@@ -13,6 +13,7 @@ from clew.protocol.log.alg5_write import write_done
 from clew.protocol.log.alg8_writer import settle
 from clew.protocol.rows import Bodies, WriteRow
 from clew.protocol.step import LogWrites, SetOperator, Step, Write
+from clew.runtime.absence import Absence
 from clew.runtime.progress import Clock
 from clew.runtime.runner import Surroundings
 from clew.runtime.task import Failure, WriteTask, Written
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 #: How many pending writes one job performs at most.
 WRITES_PER_JOB = 256
-#: Seconds between two questions to a system that cannot be reached.
-_AWAY = 0.5
 
 
 class Writes:
@@ -33,8 +32,7 @@ class Writes:
         self._runner = runner
         self._around = around
         self._pending: dict[str, list[WriteRow]] = {name: [] for name in runner.spec.sinks}
-        #: When a sink that cannot be reached was first missed, by the monotonic clock.
-        self._away_since: float | None = None
+        self._absence = Absence(around.patience)
 
     def expect(self, writes: Iterable[Write]) -> None:
         """Learn of write actions that were just logged."""
@@ -90,7 +88,8 @@ class Writes:
                     self._around.progress.wrote(port.operator, written.done, clock)
                     del pending[: written.done]
                     self._count()
-                    attempts, self._away_since = 0, None
+                    attempts = 0
+                    self._absence.over()
                 if written.failure is not None:
                     # Step 2: a failed write is replayed, a limited number of times.
                     what = f"write {port}#{batch[written.done].number}"
@@ -124,15 +123,14 @@ class Writes:
         while True:
             written = self._run(name, undone, check=True)
             if written.failure is None:
-                self._away_since = None
+                self._absence.over()
                 return list(written.applied)
             what = f"the check of {self._runner.spec.name}.{name}"
             attempts = self._wait(attempts + 1, written.failure, what)
 
     def _wait(self, attempts: int, failure: Failure, about: str) -> int:
         """Wait before the outside system is asked again, or give up; returns how many attempts count."""
-        if self._is_awaited(failure):
-            time.sleep(_AWAY)
+        if self._absence.awaited(failure.error):
             return 0
         if isinstance(failure.error, StaleWriter):
             stale = failure.error
@@ -142,13 +140,6 @@ class Writes:
             raise self._runner.failed(failure, about, attempts)
         time.sleep(max(again, 0.1 * attempts))
         return attempts
-
-    def _is_awaited(self, failure: Failure) -> bool:
-        """Say whether a system that cannot be reached has some time left to come back."""
-        if not (isinstance(failure.error, SinkFailed) and failure.error.away):
-            return False
-        self._away_since = self._away_since or time.monotonic()
-        return time.monotonic() - self._away_since < self._around.patience
 
     def _run(self, name: str, rows: Sequence[WriteRow], check: bool) -> Written:
         spec, writer = self._runner.spec, self._runner.writer

@@ -35,7 +35,7 @@ _READ = 0.5
 _GRACE = 60.0
 #: Seconds in which an engine service that is there takes a connection.
 _ANSWER = 1.0
-#: What the process of a group finds in its environment: Arrow's own pool would keep 4 MB of it, and it computes nothing.
+#: What a group's process finds in its environment: Arrow's own pool would keep 4 MB of it, and it computes nothing.
 _LIGHT = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 #: How a group's process ends when starting it again would not help.
 FAILED_FOR_GOOD = 1
