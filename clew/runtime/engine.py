@@ -11,8 +11,9 @@ from clew.errors import ClewError, SetupFailed
 from clew.pipeline.contracts import Framed, FrameSink, Streamed
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.runtime.bodies import BodyPlace
+from clew.runtime.execute import execute
 from clew.runtime.gate import Gate
-from clew.runtime.task import GenerateTask, Task, WriteTask, execute
+from clew.runtime.task import GenerateTask, Task, WriteTask
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from socket import socket
 
 from pyspark import daemon
 
-import clew.runtime.task  # noqa: F401  imported for the workers that are forked
+import clew.runtime.execute  # noqa: F401  imported for the workers that are forked
 from clew.spark.worker import prepare
 
 

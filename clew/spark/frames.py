@@ -33,17 +33,11 @@ from clew.protocol.rows import Bodies, Header
 from clew.protocol.step import FixSchema
 from clew.runtime.bodies import BodyPlace, load
 from clew.runtime.codec import decode
+from clew.runtime.encoding import Encoder
 from clew.runtime.engine import Job
+from clew.runtime.generation import contents, resources_of
 from clew.runtime.lookups import content
-from clew.runtime.task import (
-    Encoder,
-    Failure,
-    GenerateTask,
-    SetWork,
-    contents,
-    failure,
-    resources_of,
-)
+from clew.runtime.task import Failure, GenerateTask, SetWork, failure
 from clew.runtime.tracebacks import is_ours
 from clew.spark.program import ProgramRef
 from clew.spark.session import is_alive, settled

@@ -21,7 +21,8 @@ from pyspark import SparkFiles, TaskContext
 from clew.errors import ClewError
 from clew.pipeline.graph import Graph
 from clew.pipeline.load import CopyLoader, load
-from clew.runtime.task import Task, execute
+from clew.runtime.execute import execute
+from clew.runtime.task import Task
 from clew.spark import output
 from clew.spark.program import ProgramRef
 
