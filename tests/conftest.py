@@ -44,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     kept = Kept(resume) if resume else None
     config.stash[KEPT] = kept
     if kept is not None and "PYTEST_XDIST_WORKER" not in os.environ:
+        kept.forget_others()
         config.pluginmanager.register(_Keeper(kept))
     if kept is not None:
         os.environ[figures.PLACE] = str(kept.figures)

@@ -32,18 +32,19 @@ SCENARIO = "scenario"
 
 
 def tally(figure: str, of: str = "", by: int = 1) -> None:
-    """Add to a figure of the table, or to one of those that it is made of."""
+    """Add to a figure of the table, or to one of those that it is made of; the test that does so is noted."""
     place = os.environ.get(PLACE)
     if place and by:
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
         with open(place, "ab", buffering=0) as out:
-            out.write(json.dumps([f"{figure}: {of}" if of else figure, by]).encode() + b"\n")
+            out.write(json.dumps([f"{figure}: {of}" if of else figure, by, test]).encode() + b"\n")
 
 
 def total(place: str) -> Counter[str]:
     """Add everything up."""
     figures: Counter[str] = Counter()
     for line in Path(place).read_text().splitlines():
-        figure, by = json.loads(line)
+        figure, by, *_ = json.loads(line)
         figures[figure] += by
     return figures
 

@@ -1,6 +1,7 @@
 """What only `make soak` does in full: CLEW_SOAK chooses."""
 
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,12 @@ class Kept:
         self._passed = self._directory / "passed"
         self.figures = self._directory / "figures"
         self.figures.touch()
+
+    def forget_others(self) -> None:
+        """Forget what tests have counted that did not pass, or were interrupted: they are made again."""
+        passed = {"", *self.passed()}
+        lines = [line for line in self.figures.read_text().splitlines() if passed.issuperset(json.loads(line)[2:])]
+        self.figures.write_text("".join(f"{line}\n" for line in lines))
 
     def passed(self) -> set[str]:
         return set(self._passed.read_text().splitlines()) if self._passed.exists() else set()

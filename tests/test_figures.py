@@ -65,6 +65,15 @@ def test_what_a_soak_counts_is_found_from_any_directory(tmp_path: Path, monkeypa
     assert Kept("kept").figures.is_absolute()
 
 
+def test_what_was_counted_by_a_test_that_was_interrupted_is_forgotten(tmp_path: Path) -> None:
+    kept = Kept(str(tmp_path))
+    kept.keep("passed")
+    lines = ['["faults", 1, "passed"]', '["faults", 1, "interrupted"]', '["scenario", 1, ""]', '["message", 1]']
+    kept.figures.write_text("\n".join(lines))
+    kept.forget_others()
+    assert kept.figures.read_text().splitlines() == [lines[0], *lines[2:]]
+
+
 def _pytest(*words: str) -> str:
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "CLEW"))}
     return subprocess.run([sys.executable, "-m", "pytest", *words], env=outside, capture_output=True, text=True).stdout
