@@ -303,8 +303,8 @@ def _collector(graph: Graph, door: Door, place: Log, policy: Policy, over: threa
     return thread
 
 
-def attend(graph: Graph, place: Log, progress: Progress) -> bool:
-    """Show the progress of a run that another process supervises, until that ends; says whether it came to an end.
+def attend(graph: Graph, place: Log, progress: Progress, stop: threading.Event) -> bool:
+    """Show the progress of a run that another process supervises, until that ends, or until `stop` is set.
 
     False is said of a supervisor that died: somebody should take its place. Raises what the run failed with.
     """
@@ -316,7 +316,8 @@ def attend(graph: Graph, place: Log, progress: Progress) -> bool:
                     progress.put(OperatorProgress(**figures))
             if not lives(rows[SUPERVISOR]):
                 break
-            time.sleep(_LOOK)
+            if stop.wait(_LOOK):
+                return True
         last = rows[SUPERVISOR]
         if failure := last.report.get("error"):
             raise ClewError(

@@ -99,6 +99,8 @@ class Report:
     resumed: bool = False
     progress: Progress = field(default_factory=Progress)
     seconds: float = 0.0
+    #: Who runs the pipeline, where this command only shows what another process does.
+    shown: str = ""
 
 
 def run(
@@ -296,24 +298,24 @@ def _run(graph: Graph, target: Target, request: Request, display: Display, annou
             _served(request.settings.metrics, graph.name, report.progress) as port,
             watching(display, graph, report.progress),
             heard(display.say),
-            _interruptible(display),
+            _interruptible(display, report),
             stopped_by((signal.SIGTERM,), stop.set),
             own_stdout,
             _told_of(graph, request, report.progress, display),
         ):
             if port is not None:
                 display.say(f"figures for Prometheus on port {port}")
-            _perform(graph, target, request, report.progress, begins, display, stop)
+            _perform(graph, target, request, report, begins, display, stop)
         if report.progress.quarantined:
             report.outcome, report.message = "quarantined", _held(request, report.progress.quarantined)
         elif not report.progress.finished:
-            report.outcome, report.message = "stopped", _stopped(graph, request)
+            report.outcome, report.message = "stopped", _left(report) or _stopped(graph, request)
     except RunFinished as finished:
         report.outcome, report.message = "already-finished", str(finished)
     except Exception as error:
         report.outcome, report.message = "failed", message_of(error)
     except KeyboardInterrupt:
-        report.outcome, report.message = "interrupted", _interrupted(graph, request)
+        report.outcome, report.message = "interrupted", _left(report) or _interrupted(graph, request)
     report.seconds = round(time.monotonic() - began, 3)
     return report
 
@@ -329,14 +331,14 @@ def _perform(
     graph: Graph,
     target: Target,
     request: Request,
-    progress: Progress,
+    report: Report,
     begins: Callable[[], None],
     display: Display,
     stop: threading.Event,
 ) -> None:
     """Run the pipeline, or show what another process does that runs it already."""
     apart = request.settings.groups == "processes"
-    given = (graph, request, progress, begins, stop)
+    given = (graph, request, report.progress, begins, stop)
     work = _apart(*given) if apart else _here(target, *given)
     while True:
         try:
@@ -348,17 +350,26 @@ def _perform(
         except AlreadyRunning as running:
             if request.fresh:
                 raise
-            told = f"pipeline {graph.name} is run by process {running.pid} on {running.host}: this shows what it does"
-            display.say(told)
-            if _attend(graph, request, progress):
+            report.shown = f"process {running.pid} on {running.host}"
+            display.say(f"pipeline {graph.name} is run by {report.shown}: this shows what it does")
+            ended = _attend(graph, request, report.progress, stop)
+            if stop.is_set():
+                return
+            report.shown = ""
+            if ended:
                 return
             display.say("that process is gone, and this one takes its place")
 
 
-def _attend(graph: Graph, request: Request, progress: Progress) -> bool:
+def _attend(graph: Graph, request: Request, progress: Progress, stop: threading.Event) -> bool:
     from clew.groups import attend
 
-    return attend(graph, Log.at(request.log, graph.name, request.bodies), progress)
+    return attend(graph, Log.at(request.log, graph.name, request.bodies), progress, stop)
+
+
+def _left(report: Report) -> str:
+    """Say of the run of another process that it is shown no more, if that is all that ends."""
+    return f"not shown any more; {report.shown} goes on with the run" if report.shown else ""
 
 
 def _here(
@@ -429,7 +440,7 @@ def _interrupted(graph: Graph, request: Request) -> str:
 
 
 @contextmanager
-def _interruptible(display: Display) -> Iterator[None]:
+def _interruptible(display: Display, report: Report) -> Iterator[None]:
     """Let the first Ctrl-C end the run after the turns in flight, and the second at once."""
     if threading.current_thread() is not threading.main_thread():
         # Only the main thread hears signals.
@@ -438,7 +449,8 @@ def _interruptible(display: Display) -> Iterator[None]:
 
     def stop(signum: int, frame: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        display.say("stopping after the turns in flight; press Ctrl-C again to stop at once")
+        if not report.shown:
+            display.say("stopping after the turns in flight; press Ctrl-C again to stop at once")
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, stop)

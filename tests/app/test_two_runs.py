@@ -127,6 +127,21 @@ def test_a_run_is_stopped_after_its_turns_and_goes_on_where_it_was(
     assert kept(tmp_path) == ALL
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"])
+def test_who_only_shows_a_run_can_be_ended_and_the_run_goes_on(
+    tmp_path: Path, words: tuple[str, ...], number: signal.Signals, code: int
+) -> None:
+    first = slow(words)
+    runs(tmp_path, first)
+    second = slow(words)
+    said_by(second, "is run by process")
+    second.send_signal(number)
+    ended, _, err = finish(second)
+    assert (ended, f"not shown any more; process {first.pid} on " in err) == (code, True), err
+    assert finish(first)[0] == 0
+    assert kept(tmp_path) == ALL
+
+
 def test_the_second_fails_as_the_first_does(tmp_path: Path, words: tuple[str, ...]) -> None:
     first = slow(words, POISON="40")
     runs(tmp_path, first)
