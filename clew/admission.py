@@ -1,6 +1,7 @@
 """What stands before a run: whose log it is, whether it has finished, what was changed since, what is missing."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from clew.place import Log, masked
 from clew.runtime.changes import Change, check_accepted, compare, is_as_it_was, plan, refuse
 from clew.runtime.pending import read_logged, used_events
 from clew.store.base import SUPERVISOR, Holder, KeptStore, Store, Topology
-from clew.supervisor.tenure import Tenure, lives
+from clew.supervisor.tenure import Tenure, lives, runs_all_groups
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,12 +71,13 @@ def supervising(
     report: Callable[[], Mapping[str, Any]],
     asked: Callable[[str], None],
     lost: Callable[[], None],
-) -> Iterator[None]:
+) -> Iterator[threading.Event]:
     """Have the role of a run's supervisor while the block lasts; raises AlreadyRunning where somebody else has it.
 
-    What the block fails with is the last that others hear of it.
+    Gives what is to be set when the run begins: what the block fails with from then on is the last that others hear of
+    it. What was refused before was no run.
     """
-    failure = ""
+    failure, begun = "", threading.Event()
 
     def told() -> Mapping[str, Any]:
         return {**report(), "error": failure}
@@ -85,12 +87,20 @@ def supervising(
     if other is not None:
         raise AlreadyRunning(graph.name, other.holder.host, other.holder.pid)
     try:
-        yield
+        yield begun
     except BaseException as error:
-        failure = str(error)
+        if begun.is_set() and not isinstance(error, KeyboardInterrupt):
+            failure = str(error) or type(error).__name__
         raise
     finally:
         tenure.close()
+
+
+def refuse_threads(graph: Graph, store: KeptStore) -> None:
+    """Refuse to run a group of a pipeline while another process runs all of them."""
+    for row in store.processes():
+        if row.role == SUPERVISOR and runs_all_groups(row) and lives(row):
+            raise AlreadyRunning(graph.name, row.holder.host, row.holder.pid)
 
 
 def refuse_groups(graph: Graph, store: KeptStore) -> None:

@@ -17,6 +17,7 @@ from clew.admission import (
     kept_events,
     refuse_finished,
     refuse_foreign,
+    refuse_threads,
     supervising,
     validate,
 )
@@ -24,6 +25,7 @@ from clew.errors import ClewError, RoleLost, SetupFailed, StoreUnreachable
 from clew.pipeline.graph import Graph
 from clew.place import Log, masked
 from clew.run import conclude, program_of
+from clew.runtime.absence import Stopped
 from clew.runtime.changes import Change
 from clew.runtime.channels import Channels
 from clew.runtime.collect import collect
@@ -59,11 +61,17 @@ def shared_log(place: Log, pipeline: str) -> KeptStore:
 
 
 def engine_at(
-    url: str, token_file: str, graph: Graph, path: str, name: str | None, roots: bytes | None = None
+    url: str,
+    token_file: str,
+    graph: Graph,
+    path: str,
+    name: str | None,
+    roots: bytes | None = None,
+    stop: threading.Event | None = None,
 ) -> Engine:
     """Return the engine service at a URL, or at the one that a file holds: `file:PATH`.
 
-    `roots` is the root certificate of a service with TLS.
+    `roots` is the root certificate of a service with TLS. When `stop` is set, it is not waited for any more.
     """
     from clew.spark.client import RemoteEngine
     from clew.spark.program import fingerprint
@@ -72,7 +80,7 @@ def engine_at(
         where = Path(url.removeprefix("file:")).read_text().strip() if url.startswith("file:") else url
         return where, Path(token_file).read_text().strip()
 
-    return RemoteEngine(address, fingerprint(graph, program_of(path, name)), roots=roots)
+    return RemoteEngine(address, fingerprint(graph, program_of(path, name)), roots=roots, stop=stop)
 
 
 @dataclass(frozen=True)
@@ -111,19 +119,38 @@ def run_group(
     names a process that is known to have ended. `opened` is the log, where it was opened before; it is closed here.
     """
     progress, holder = Progress(), this_process()
+    was_away = False
     while True:
-        store = opened or reopened(partial(shared_log, told.place, told.graph.name), told.patience, stop)
+        try:
+            store = opened or reopened(partial(shared_log, told.place, told.graph.name), told.patience, stop)
+        except StoreUnreachable:
+            if stop.is_set():
+                return progress
+            raise
         opened = None
         try:
+            if was_away:
+                _let_others_speak(told, store, holder, stop)
             _work_on(told, store, holder, engine, progress, stop, dead, tell)
+            return progress
+        except Stopped:
             return progress
         except StoreUnreachable as error:
             if stop.is_set():
-                raise
+                # As after a crash: what was under way is found by who goes on.
+                return progress
             # What was under way is not known to be logged: the group recovers, as it does after any failure.
             _LOG.warning("the log was lost", extra={"group": told.group, "error": str(error)})
+            was_away = True
         finally:
             store.close()
+
+
+def _let_others_speak(told: Membership, store: KeptStore, holder: Holder, stop: threading.Event) -> None:
+    """Give who has the group time to say so: while the log was away nobody could be heard, and that is no silence."""
+    role = group_role(told.group)
+    if not any(row.role == role and row.holder == holder for row in store.processes()):
+        stop.wait(told.lease)
 
 
 def _work_on(
@@ -153,8 +180,10 @@ def _stands_by(group: str, row: ProcessRow) -> str:
 def _admitted(told: Membership, store: KeptStore, holder: Holder, stop: threading.Event) -> Change:
     """Declare the pipeline to its log, one process at a time: what one has changed the next finds as it is."""
     while (other := store.take_lease(_SETUP, holder, told.lease)) is not None:
-        stop.wait(min(0.05, max(other.left, 0.01)))
+        if stop.wait(min(0.05, max(other.left, 0.01))):
+            raise Stopped
     try:
+        refuse_threads(told.graph, store)
         refuse_foreign(told.graph, store)
         refuse_finished(told.graph, store, told.place.url)
         change = accepted_change(told.graph, store, told.accept)
@@ -229,8 +258,15 @@ class _Work:
 class Door:
     """The log of a run, opened again when its server was away."""
 
-    def __init__(self, place: Log, pipeline: str, stop: threading.Event, patience: float = PATIENCE) -> None:
-        self._open = partial(shared_log, place, pipeline)
+    def __init__(
+        self,
+        place: Log,
+        pipeline: str,
+        stop: threading.Event,
+        patience: float = PATIENCE,
+        open: Callable[[str], KeptStore] | None = None,
+    ) -> None:
+        self._open = partial(open or partial(shared_log, place), pipeline)
         self._stop, self._patience = stop, patience
         self.store = self._open()
 
@@ -261,8 +297,8 @@ def run_processes(
     """
     if fresh:
         clear(graph, place)
-    over = threading.Event()
-    door = Door(place, graph.name, over)
+    over, stop = threading.Event(), stop or threading.Event()
+    door = Door(place, graph.name, stop)
     try:
         holder = this_process()
         told = Membership(graph, "", place, policy, accept, lease)
@@ -271,10 +307,11 @@ def run_processes(
         def asked(_: str) -> None:
             supervisor.stop()
 
-        with supervising(graph, lambda: door.store, holder, lease, supervisor.report, asked, supervisor.stop):
-            _admitted(told, door.store, holder, over)
+        with supervising(graph, lambda: door.store, holder, lease, supervisor.report, asked, supervisor.lose) as begun:
+            _admitted(told, door.store, holder, stop)
             validate(graph)
             begins()
+            begun.set()
             collector = _collector(graph, door, place, policy, over)
             try:
                 supervisor.run()
@@ -282,6 +319,12 @@ def run_processes(
                 over.set()
                 if collector is not None:
                     collector.join()
+            if supervisor.lost:
+                raise RoleLost(f"the run of pipeline {graph.name}")
+        conclude(graph, door.store, progress)
+        return progress
+    except Stopped:
+        # Before anything was begun.
         conclude(graph, door.store, progress)
         return progress
     finally:
@@ -308,9 +351,14 @@ def attend(graph: Graph, place: Log, progress: Progress, stop: threading.Event) 
 
     False is said of a supervisor that died: somebody should take its place. Raises what the run failed with.
     """
-    with closing(place.open(graph.name)) as store:
+    door = Door(place, graph.name, stop, open=place.open)
+    with closing(door):
         while True:
-            rows = {row.role: row for row in store.processes()}
+            try:
+                rows = {row.role: row for row in door.store.processes()}
+            except StoreUnreachable:
+                door.reopen()
+                continue
             for row in rows.values():
                 for figures in row.report.get("operators", {}).values():
                     progress.put(OperatorProgress(**figures))
@@ -323,8 +371,9 @@ def attend(graph: Graph, place: Log, progress: Progress, stop: threading.Event) 
             raise ClewError(
                 f"the run of process {last.holder.pid} on {last.holder.host}, which this showed, failed: {failure}"
             )
-        conclude(graph, store, progress)
-        return progress.finished or last.given_up
+        conclude(graph, door.store, progress)
+        # Who was asked to stop and was killed meanwhile was not to be followed by another.
+        return progress.finished or last.given_up or last.asked == "stop"
 
 
 def stop_run(graph: Graph, place: Log, patience: float, tell: Callable[[str], None]) -> bool:

@@ -123,13 +123,16 @@ def run(
     with closing(place.open(graph.name)) as store:
         refuse_foreign(graph, store)
         refuse_finished(graph, store, place.url)
-        with _in_charge(graph, store, lease, progress, stop):
+        # Here too, because who runs another pipeline under this name must not be shown, nor taken the place of.
+        accepted_change(graph, store, accept)
+        with _in_charge(graph, store, lease, progress, stop) as begun:
             refuse_groups(graph, store)
             change = accepted_change(graph, store, accept)
             validate(graph)
             declare_as_it_is(change, graph, store)
             progress.warnings += keep_lookups(graph, store, place.bodies)
             begins()
+            begun.set()
             computes = engine_for(graph, engine, spark, options, program, place.bodies, place.beside("workers.log"))
             with closing(computes), _traced(trace, graph, store):
                 keep = partial(kept_events, graph, store)
@@ -143,7 +146,7 @@ def run(
 @contextmanager
 def _in_charge(
     graph: Graph, store: KeptStore, lease: float, progress: Progress, stop: threading.Event
-) -> Iterator[None]:
+) -> Iterator[threading.Event]:
     """Be the one process that runs a pipeline, while the block lasts; who is asked to stop, or replaced, stops."""
     replaced = threading.Event()
 
@@ -158,8 +161,8 @@ def _in_charge(
         replaced.set()
         stop.set()
 
-    with supervising(graph, lambda: store, this_process(), lease, report, asked, lost):
-        yield
+    with supervising(graph, lambda: store, this_process(threads=True), lease, report, asked, lost) as begun:
+        yield begun
         if replaced.is_set():
             raise RoleLost(f"the run of pipeline {graph.name}")
 

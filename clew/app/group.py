@@ -73,7 +73,8 @@ def group(
         target = Target.parse(pipeline)
         graph = settings.applied_to(target.graph())
         place = Log.at(settings.log, graph.name, settings.bodies)
-        computes = _engine(engine, token_file, tls_ca, target, graph)
+        stop = threading.Event()
+        computes = _engine(engine, token_file, tls_ca, target, graph, stop)
         opened = None
         if spare:
             # What takes time is done before anybody waits for it.
@@ -84,7 +85,6 @@ def group(
         _check(name, graph)
         if output is not None:
             _print_to(Path(output) / f"{name}.log")
-        stop = threading.Event()
         member = Membership(graph, name, place, settings.policy, tuple(accept or ()), settings.lease)
         try:
             said = _STDERR if output is None else Path(output) / f"{name}.log"
@@ -102,13 +102,15 @@ def group(
             computes.close()
 
 
-def _engine(url: str, token_file: str | None, tls_ca: str | None, target: Target, graph: Graph) -> Engine:
+def _engine(
+    url: str, token_file: str | None, tls_ca: str | None, target: Target, graph: Graph, stop: threading.Event
+) -> Engine:
     if url == "inline":
         refuse_frames(graph)
         return InlineEngine(graph)
     if token_file is None:
         raise SetupFailed(f"the engine at {url} asks for a token", "give --token-file as the engine service was given")
-    return engine_at(url, token_file, graph, target.path, target.name, _roots(tls_ca))
+    return engine_at(url, token_file, graph, target.path, target.name, _roots(tls_ca), stop)
 
 
 def _roots(file: str | None) -> bytes | None:

@@ -99,8 +99,11 @@ class Report:
     resumed: bool = False
     progress: Progress = field(default_factory=Progress)
     seconds: float = 0.0
-    #: Who runs the pipeline, where this command only shows what another process does.
+    #: Who runs the pipeline, where this command only shows what another process does; and whether that has ended.
     shown: str = ""
+    shown_to_its_end: bool = False
+    #: Whether this command took the place of one that it showed before.
+    follows: bool = False
 
 
 def run(
@@ -176,7 +179,7 @@ def run(
             begun = {"resumed": resumed, "engine": settings.engine, "fresh": fresh, "clew": __version__}
             own_log().info("run starts", extra=begun)
             report = _run(graph, target, request, display, announcement)
-            report.resumed = resumed
+            report.resumed = resumed or report.follows
             figures = [as_mapping(row) for row in report.progress.rows().values()]
             ended = {"outcome": report.outcome, "seconds": report.seconds, "error": report.message}
             level = logging.ERROR if report.outcome == "failed" else logging.INFO
@@ -259,7 +262,7 @@ def _served(address: str | None, pipeline: str, progress: Progress) -> AbstractC
     return served(address, pipeline, progress)
 
 
-def _told_of(graph: Graph, request: Request, progress: Progress, display: Display) -> AbstractContextManager[None]:
+def _told_of(graph: Graph, request: Request, report: Report, display: Display) -> AbstractContextManager[None]:
     """Tell a collector of OpenLineage of the run, if that was asked for; else nothing is even imported."""
     if request.settings.openlineage is None:
         return nullcontext()
@@ -276,7 +279,7 @@ def _told_of(graph: Graph, request: Request, progress: Progress, display: Displa
     kept = request.recovery == "log" and log.is_kept
     namespace = request.settings.openlineage_namespace or graph.name
     where = Where(graph, namespace, request.file, masked(log.url) if kept else None, request.named is not None)
-    return told(send, place, where, log if kept else None, progress)
+    return told(send, place, where, log if kept else None, report.progress, lambda: bool(report.shown))
 
 
 def _print_to(out: TextIO) -> Callable[[str], None]:
@@ -288,7 +291,7 @@ def _run(graph: Graph, target: Target, request: Request, display: Display, annou
     began = time.monotonic()
 
     def begins() -> None:
-        for text in announcement:
+        for text in [f"going on with the run of pipeline {graph.name}"] if report.follows else announcement:
             display.say(text)
 
     # What user code prints would otherwise stand before the line of JSON.
@@ -301,7 +304,7 @@ def _run(graph: Graph, target: Target, request: Request, display: Display, annou
             _interruptible(display, report),
             stopped_by((signal.SIGTERM,), stop.set),
             own_stdout,
-            _told_of(graph, request, report.progress, display),
+            _told_of(graph, request, report, display),
         ):
             if port is not None:
                 display.say(f"figures for Prometheus on port {port}")
@@ -352,13 +355,14 @@ def _perform(
                 raise
             report.shown = f"process {running.pid} on {running.host}"
             display.say(f"pipeline {graph.name} is run by {report.shown}: this shows what it does")
+            for told in _accepted(graph, request):
+                display.say(f"{told}; what is run now is the pipeline as it was")
             ended = _attend(graph, request, report.progress, stop)
-            if stop.is_set():
+            if ended or stop.is_set():
+                report.shown_to_its_end = not stop.is_set()
                 return
-            report.shown = ""
-            if ended:
-                return
-            display.say("that process is gone, and this one takes its place")
+            report.shown, report.follows = "", True
+            display.say("that process gives no sign of life, and this one takes its place")
 
 
 def _attend(graph: Graph, request: Request, progress: Progress, stop: threading.Event) -> bool:
@@ -369,7 +373,8 @@ def _attend(graph: Graph, request: Request, progress: Progress, stop: threading.
 
 def _left(report: Report) -> str:
     """Say of the run of another process that it is shown no more, if that is all that ends."""
-    return f"not shown any more; {report.shown} goes on with the run" if report.shown else ""
+    goes_on = report.shown and not report.shown_to_its_end
+    return f"not shown any more; {report.shown} goes on with the run" if goes_on else ""
 
 
 def _here(

@@ -93,6 +93,7 @@ class Settings(BaseSettings):
     lease: float = Field(
         LEASE,
         ge=0.5,
+        le=60.0,
         description="seconds of silence after which the process of a run, or of a group, is replaced",
     )
     log_level: Level = Field("info", description="what goes into run.log: debug, info, warning or error")

@@ -1,5 +1,6 @@
 """What every operator's loop has in common: its place in the run, and one step at a time."""
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -51,6 +52,8 @@ class Surroundings:
     keep: Callable[[], Mapping[Port, int]] = dict
     #: Seconds for which an outside system that cannot be reached is waited for; 0 leaves it to the operator's attempts.
     patience: float = 0.0
+    #: Set when the run is to end.
+    stop: threading.Event = field(default_factory=threading.Event)
     #: Operators whose window changed: their pending events are assigned anew, and the version is logged with that.
     retaken: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -63,7 +66,7 @@ class Runner(ABC):
         self.around = around
         self.context: Context = fresh(spec.name, spec.inputs, spec.outputs, spec.logic.initial())
         self.pace = Pace(spec.settings.turn_seconds, spec.settings.max_turn_events)
-        self.absence = Absence(around.patience)
+        self.absence = Absence(around.patience, around.stop)
         self.writer = Writer(spec.name, 0, around.store, around.channels, around.progress)
         self._schemas: dict[Port, bytes] = {}
         #: By input port, while nothing has come there, the schema of what would come; None where that stays unknown.

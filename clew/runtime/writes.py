@@ -32,7 +32,7 @@ class Writes:
         self._runner = runner
         self._around = around
         self._pending: dict[str, list[WriteRow]] = {name: [] for name in runner.spec.sinks}
-        self._absence = Absence(around.patience)
+        self._absence = Absence(around.patience, around.stop)
 
     def expect(self, writes: Iterable[Write]) -> None:
         """Learn of write actions that were just logged."""

@@ -84,10 +84,19 @@ class RemoteEngine:
     """An engine in another process, which may die and come back, at another address too.
 
     `address` is asked at each connection; `code` is the fingerprint of the code that both sides have; `roots` is the
-    root certificate of a service with TLS, in PEM form. A service that is not there is waited for, `patience` seconds.
+    root certificate of a service with TLS, in PEM form. A service that is not there is waited for, for `patience`
+    seconds, or until `stop` is set.
     """
 
-    def __init__(self, address: Address, code: str, *, roots: bytes | None = None, patience: float = 300.0) -> None:
+    def __init__(
+        self,
+        address: Address,
+        code: str,
+        *,
+        roots: bytes | None = None,
+        patience: float = 300.0,
+        stop: threading.Event | None = None,
+    ) -> None:
         self._address = address
         self._code = code
         self._roots = roots
@@ -95,6 +104,8 @@ class RemoteEngine:
         self._attempts = itertools.count(1)
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        #: Set where nobody waits for a turn any more.
+        self._stop = stop or threading.Event()
         self._line: _Line | None = None
         self._queries: dict[str, RemoteQuery] = {}
         hello = self._reach().hello
@@ -208,14 +219,14 @@ class RemoteEngine:
     def _wait(self, url: str, since: float, seconds: float, reason: str) -> None:
         """Wait before the service is tried again; raises EngineLost when that was long enough."""
         waited = time.monotonic() - since
-        if waited + seconds > self._patience or self._closed.is_set():
+        if waited + seconds > self._patience or self._closed.is_set() or self._stop.is_set():
             raise EngineLost(
                 f"no engine has answered at {url} for {waited:.0f} s: {reason}; start it with `clew engine FILE`, or "
                 "mend its address, and run again"
             )
         if seconds == _FIRST_WAIT:
             _LOG.warning("the engine does not answer, and is waited for", extra={"url": url, "why": reason})
-        self._closed.wait(seconds)
+        self._stop.wait(seconds)
 
     def _greeted(self, url: str, token: str) -> _Line:
         headers = {TOKEN: f"Bearer {token}", VERSION: versions()["clew"], CODE: self._code}

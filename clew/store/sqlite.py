@@ -34,6 +34,9 @@ from clew.store.tables_sql import DROP_VIEWS, TABLES, UPGRADES
 #: How long to wait for another process that holds the file, in seconds.
 _PATIENCE = 10.0
 
+#: How many renewals of leases come to one that is synced.
+_UNSYNCED_RENEWALS = 64
+
 
 class SqliteStore(SqlReads):
     """The log in a SQLite file."""
@@ -47,6 +50,7 @@ class SqliteStore(SqlReads):
         self._readers_lock = threading.Lock()
         self._writer = GroupWriter(self._path, connection, self._forget)
         self._claim: str | None = None
+        self._renewals = 0
 
     @property
     def run_id(self) -> str:
@@ -96,8 +100,11 @@ class SqliteStore(SqlReads):
         return taken
 
     def renew_lease(self, role: str, holder: Holder, seconds: float, report: Mapping[str, Any]) -> str | None:
+        # Only a commit that is synced lets the write-ahead log be copied and begun anew: so one of many is.
+        self._renewals += 1
+        durable = self._renewals % _UNSYNCED_RENEWALS == 0
         asked: str | None = self._writer.run(
-            lambda log: leases.renew_lease(log, _now(), role, holder, seconds, report), durable=False
+            lambda log: leases.renew_lease(log, _now(), role, holder, seconds, report), durable=durable
         )
         return asked
 

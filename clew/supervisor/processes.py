@@ -25,7 +25,7 @@ from clew.pipeline.graph import Graph
 from clew.runtime.progress import OperatorProgress, Progress
 from clew.store.base import KeptStore, ProcessRow, group_role
 from clew.supervisor.tenure import is_here, is_running, lives
-from clew.supervisor.threads import Policy
+from clew.supervisor.threads import Policy, all_held
 
 _LOG = logging.getLogger(__name__)
 #: Seconds between two looks at processes, and between two looks into the log.
@@ -106,6 +106,9 @@ class ProcessSupervisor:
         self._stop = stop or threading.Event()
         self._read_at = 0.0
         self._held_before = False
+        #: Whether another process supervises the run, so that nothing of it is this one's to end.
+        self.lost = False
+        self._spares = _Attempts(policy)
         #: What the last process of a group that died had to say, or how it ended.
         self._deaths: dict[str, str] = {}
         for spec in graph.operators.values():
@@ -120,14 +123,29 @@ class ProcessSupervisor:
                     self._look()
                 except StoreUnreachable:
                     # Groups wait for it, as this does; nothing of them need be known meanwhile.
-                    self._door.reopen()
-                    self._forgiven = time.monotonic() + self._lease
+                    self._reopen()
                 self._stop.wait(_LOOK)
         finally:
-            self._end()
+            if self.lost:
+                self._leave()
+            else:
+                self._end()
+
+    def _reopen(self) -> None:
+        try:
+            self._door.reopen()
+            self._forgiven = time.monotonic() + self._lease
+        except StoreUnreachable:
+            if not self._stop.is_set():
+                raise
 
     def stop(self) -> None:
         """Let every group end after its turn."""
+        self._stop.set()
+
+    def lose(self) -> None:
+        """Leave everything to the process that supervises the run now."""
+        self.lost = True
         self._stop.set()
 
     def report(self) -> Mapping[str, Any]:
@@ -137,23 +155,26 @@ class ProcessSupervisor:
     def _look(self) -> None:
         if self._engine is not None:
             self._engine.look()
-        self._read()
+        news = self._read()
         for group in self._groups:
             if not group.ended:
                 self._watch(group)
         self._keep_spare()
-        self._stop_when_held()
+        if news:
+            self._stop_when_held()
 
-    def _read(self) -> None:
-        """Read who is there and what they say, not at every look."""
+    def _read(self) -> bool:
+        """Read who is there and what they say, not at every look; says whether it did."""
         if time.monotonic() < self._read_at:
-            return
+            return False
         self._read_at = time.monotonic() + _READ
         rows = {row.role: row for row in self._door.store.processes()}
         for group in self._groups:
             group.row = rows.get(group.role)
-            if group.row is not None:
+            # What a process said that has ended is not how things are.
+            if group.row is not None and (lives(group.row) or group.ended):
                 self._show(group.row)
+        return True
 
     def _show(self, row: ProcessRow) -> None:
         for name, figures in row.report.get("operators", {}).items():
@@ -181,19 +202,33 @@ class ProcessSupervisor:
                 group.child = None
             return
         group.child = None
-        if code == 0:
-            group.ended = True
-            return
         self._read_at = 0.0
         self._read()
+        if code == 0:
+            self._ended(group)
+            return
         said = group.row.report if group.row is not None and group.row.holder.pid == child.pid else {}
         if code == FAILED_FOR_GOOD:
             raise GroupFailed(group.name, said.get("error") or _last_line(self._output(group.name)))
         self._died(group, code, said)
 
+    def _ended(self, group: _Group) -> None:
+        """See what a process means that ended by itself: its group has finished, or it was told to stop."""
+        states = {row.operator: row.status for row in self._door.store.operators()}
+        finished = all(states.get(name) == "finished" for name in self._graph.groups[group.name])
+        if finished or self._stop.is_set() or (group.row is not None and group.row.asked):
+            group.ended = True
+            if group.row is not None:
+                self._show(group.row)
+        else:
+            # Somebody has ended this one alone; as long as the run goes on, it is missed.
+            _LOG.warning("group was ended, and is started again", extra={"group": group.name})
+            group.due = time.monotonic() + self._policy.first_delay
+
     def _is_forgiven(self, row: ProcessRow) -> bool:
         """Say whether who was not heard of may still be there, because nobody could be heard."""
-        return time.monotonic() < self._forgiven and is_running(row.holder.pid)
+        elsewhere = row.holder.host != socket.gethostname()
+        return time.monotonic() < self._forgiven and (elsewhere or is_running(row.holder.pid))
 
     def _died(self, group: _Group, code: int, said: Mapping[str, Any]) -> None:
         turns = sum(figures.get("turns", 0) for figures in said.get("operators", {}).values())
@@ -217,6 +252,7 @@ class ProcessSupervisor:
         dead = group.row.holder.name if group.row is not None and not lives(group.row) else None
         spare, self._spare = self._spare, None
         if spare is not None and spare.poll() is None and _assign(spare, group.name, dead):
+            self._spares.succeeded()
             group.child = spare
         else:
             group.child = _spawn(self._commands.group(group.name, dead), self._output(group.name), _LIGHT)
@@ -227,7 +263,13 @@ class ProcessSupervisor:
         """Have a process ready, once all groups have one; it must not hold up those that work."""
         if self._spare is not None and self._spare.poll() is None:
             return
-        if all(group.ended or group.child is not None or group.row is not None for group in self._groups):
+        if self._spare is not None:
+            # One that cannot start would be started again all the time.
+            self._spare = None
+            self._spares.failed()
+        if self._spares.due and all(
+            group.ended or group.child is not None or group.row is not None for group in self._groups
+        ):
             command = self._commands.group(None, None)
             self._spare = _spawn(command, self._output("spare"), _LIGHT, stdin=subprocess.PIPE)
 
@@ -236,12 +278,20 @@ class ProcessSupervisor:
 
     def _stop_when_held(self) -> None:
         """End the run when all that is left waits for somebody to decide on what was set aside."""
-        phases = {row.phase for row in self._progress.rows().values()}
-        held = "held" in phases and phases <= {"held", "finished", "waiting"}
+        # Who is not there yet, or has said nothing, may have something to do.
+        told = [group.row for group in self._groups if not group.ended]
+        held = all(row is not None and lives(row) and row.report.get("operators") for row in told)
+        held = held and all_held(self._graph, {name: row.phase for name, row in self._progress.rows().items()})
         held = held and not any(self._door.store.backlog(link.receiver).events for link in self._graph.links)
         if held and self._held_before:
             self.stop()
         self._held_before = held
+
+    def _leave(self) -> None:
+        """End what is nobody else's: the spare."""
+        if self._spare is not None:
+            _signal(self._spare.pid, signal.SIGTERM)
+            _wait([self._spare])
 
     def _end(self) -> None:
         """Let all processes that this machine has of the run end, and those elsewhere."""
@@ -258,6 +308,9 @@ class ProcessSupervisor:
                 _signal(group.row.holder.pid, signal.SIGTERM)
         _wait(children)
         self._await_others()
+        for group in self._groups:
+            # What they said last is how it ended.
+            group.ended = True
         with suppress(ClewError):
             self._read_at = 0.0
             self._read()
@@ -273,6 +326,26 @@ class ProcessSupervisor:
                 row.role in roles and lives(row) for row in self._door.store.processes()
             ):
                 time.sleep(_LOOK)
+
+
+class _Attempts:
+    """How often in a row something could not be started, and when it may be tried again."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._failures = 0
+        self._due = 0.0
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() >= self._due
+
+    def failed(self) -> None:
+        self._failures += 1
+        self._due = time.monotonic() + self._policy.delay(self._failures)
+
+    def succeeded(self) -> None:
+        self._failures, self._due = 0, 0.0
 
 
 class _Engine:

@@ -24,9 +24,18 @@ LEASE = 5.0
 _KEEPING: set[str] = set()
 
 
-def this_process() -> Holder:
-    """Return what this process is known by; another word every time."""
-    return Holder(uuid.uuid4().hex, socket.gethostname(), os.getpid())
+#: What the name of a process begins with that runs all groups by itself, as threads.
+_THREADS = "threads-"
+
+
+def this_process(threads: bool = False) -> Holder:
+    """Return what this process is known by; another word every time. Who runs all groups says so."""
+    return Holder(f"{_THREADS if threads else ''}{uuid.uuid4().hex}", socket.gethostname(), os.getpid())
+
+
+def runs_all_groups(row: ProcessRow) -> bool:
+    """Say whether who has a role runs all groups by itself."""
+    return row.holder.name.startswith(_THREADS)
 
 
 def lives(row: ProcessRow) -> bool:

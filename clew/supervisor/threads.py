@@ -2,14 +2,15 @@
 
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from clew import trace
 from clew.errors import ClewError, EngineLost, RunStopped
 from clew.ids import Port
 from clew.pipeline.contracts import Continuing, Streamed
-from clew.pipeline.graph import OperatorSpec
+from clew.pipeline.graph import Graph, OperatorSpec
+from clew.runtime.absence import Stopped
 from clew.runtime.collect import collect
 from clew.runtime.following import FollowingRunner
 from clew.runtime.operator import OperatorRunner
@@ -42,10 +43,6 @@ class Policy:
         return float(min(self.first_delay * 2 ** (failures - 1), self.longest_delay))
 
 
-class _Stopped(Exception):
-    """The run is being stopped: a group ends where it is."""
-
-
 def make_runner(spec: OperatorSpec, around: Surroundings) -> Runner:
     """Return the loop for an operator of this kind."""
     if isinstance(spec.source, Streamed):
@@ -71,7 +68,7 @@ class Supervisor:
         self._policy = policy or Policy()
         #: The groups to keep alive: those that are named, or all.
         self._groups = {name: own for name, own in around.graph.groups.items() if not groups or name in groups}
-        self._stop = threading.Event()
+        self._stop = around.stop
         self._fatal: BaseException | None = None
         self._lock = threading.Lock()
         self._held_before = False
@@ -112,8 +109,8 @@ class Supervisor:
         if len(self._groups) < len(self._around.graph.groups):
             # What others may still send is for their supervisor to know.
             return
-        phases = {row.phase for row in self._around.progress.rows().values()}
-        held = "held" in phases and phases <= {"held", "finished", "waiting"} and not self._waits()
+        rows = self._around.progress.rows()
+        held = all_held(self._around.graph, {name: row.phase for name, row in rows.items()}) and not self._waits()
         # Twice, because an operator may be between two phases.
         if held and self._held_before:
             self.stop()
@@ -143,7 +140,7 @@ class Supervisor:
             try:
                 self._work(operators)
                 return
-            except _Stopped:
+            except Stopped:
                 return
             except BaseException as error:
                 failures = 1 if self._turns(operators) > before else failures + 1
@@ -207,7 +204,7 @@ class Supervisor:
 
     def _check(self) -> None:
         if self._stop.is_set():
-            raise _Stopped
+            raise Stopped
 
     def _start_collector(self) -> threading.Thread | None:
         every = self._policy.collect_every
@@ -216,6 +213,13 @@ class Supervisor:
         thread = threading.Thread(target=_collect_often, args=(self._around, every, self._stop), name="collector")
         thread.start()
         return thread
+
+
+def all_held(graph: Graph, phases: Mapping[str, str]) -> bool:
+    """Say whether all that is left of a run waits for a decision; what a source may still send is something else."""
+    seen = set(phases.values())
+    sources = {phases.get(name) for name, spec in graph.operators.items() if spec.is_source}
+    return "held" in seen and seen <= {"held", "finished", "waiting"} and sources <= {"held", "finished"}
 
 
 def _tell_failure(group: str, error: BaseException, failures: int, final: bool) -> None:

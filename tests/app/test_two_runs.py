@@ -72,13 +72,13 @@ def test_the_second_shows_what_the_first_does_until_it_ends(tmp_path: Path, word
 
 def test_the_second_takes_the_place_of_one_that_was_killed_at_once(tmp_path: Path, words: tuple[str, ...]) -> None:
     # A lease that outlasts the test: a process that is gone from this machine is not waited for.
-    first = slow(words, "--set", "lease=600")
+    first = slow(words, "--set", "lease=60")
     runs(tmp_path, first)
     second = slow(words)
     said_by(second, f"is run by process {first.pid} on ")
     first.kill()
     assert finish(first)[0] == -signal.SIGKILL
-    said_by(second, "that process is gone, and this one takes its place")
+    said_by(second, "that process gives no sign of life, and this one takes its place")
     assert finish(second)[0] == 0
     assert kept(tmp_path) == ALL
 
@@ -104,9 +104,10 @@ def test_scenario_6_one_that_was_frozen_past_its_lease_is_replaced_and_changes_n
 def test_a_run_is_stopped_after_its_turns_and_goes_on_where_it_was(
     tmp_path: Path, words: tuple[str, ...], how: str
 ) -> None:
-    first = slow(words, "--set", "lease=1")
+    told_to = {"CLEW_OPENLINEAGE": f"file:{tmp_path / 'events.jsonl'}"}
+    first = slow(words, "--set", "lease=1", **told_to)
     runs(tmp_path, first)
-    second = slow(words)
+    second = slow(words, **told_to)
     said_by(second, "is run by process")
     if how == "SIGTERM":
         first.terminate()
@@ -122,6 +123,9 @@ def test_a_run_is_stopped_after_its_turns_and_goes_on_where_it_was(
         assert "stopped after the turns in flight; `clew run " in err
         assert "has finished" not in out
     assert len(kept(tmp_path)) < EVENTS
+    # A collector hears of one run, from who runs it, and not that it has come to its end.
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [event["eventType"] for event in events if event["job"]["name"] == "numbers"] == ["START", "ABORT"]
     again = slow(words, "--json")
     assert json.loads(finish(again)[1])["outcome"] == "finished"
     assert kept(tmp_path) == ALL

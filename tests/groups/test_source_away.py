@@ -86,7 +86,19 @@ def test_nor_is_it_waited_for_in_vain_for_ever(server: PostgresServer, tmp_path:
         supervised(declared(server, tmp_path / "out", 0), 1.0).run()
 
 
+def test_a_run_can_be_stopped_while_it_waits(server: PostgresServer, tmp_path: Path) -> None:
+    server.stop()
+    supervisor = supervised(declared(server, tmp_path / "out", 0), 3600)
+    work = threading.Thread(target=supervisor.run)
+    work.start()
+    time.sleep(1)
+    assert work.is_alive()
+    supervisor.stop()
+    work.join(60)
+    assert not work.is_alive()
+
+
 def test_what_is_there_and_refuses_is_not_waited_for() -> None:
-    absence = Absence(60.0)
+    absence = Absence(60.0, threading.Event())
     assert not absence.awaited(SourceFailed("numbers", "no such table", "make it"))
     assert not absence.awaited(None)

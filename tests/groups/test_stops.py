@@ -3,6 +3,7 @@
 import json
 import signal
 
+from clew.store.base import group_role
 from tests.groups.runs import SUPERVISOR, Apart, groups, wait_for
 
 
@@ -39,6 +40,15 @@ def test_sigterm_to_the_supervisor_stops_all_groups(apart: Apart) -> None:
     assert apart.sent("numbers") < apart.events
     apart.pause = 0.0
     apart.start()
+    apart.end()
+    assert apart.held() == apart.expected
+
+
+def test_a_group_that_somebody_ends_is_started_again_while_the_run_goes_on(apart: Apart) -> None:
+    apart.start()
+    apart.let(10)
+    wait_for(lambda: apart.sent("left") >= 5, "left does not work")
+    apart.replaced(apart.kill(group_role("left"), signal.SIGTERM))
     apart.end()
     assert apart.held() == apart.expected
 

@@ -3,21 +3,24 @@
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from clew import Pipeline, files, generator
-from clew.errors import EngineLost, GroupFailed, RoleLost, RunStopped, SetupFailed
+from clew.admission import supervising
+from clew.errors import AlreadyRunning, EngineLost, GroupFailed, RoleLost, RunStopped, SetupFailed
 from clew.groups import Membership, run_group
 from clew.place import Log
 from clew.runtime.engine import InlineEngine
 from clew.runtime.progress import Progress
-from clew.store.base import Holder, KeptStore, group_role
+from clew.store.base import SUPERVISOR, Holder, KeptStore, group_role
 from clew.store.memory import MemoryStore
 from clew.supervisor.processes import Commands, ProcessSupervisor
+from clew.supervisor.tenure import this_process
 from clew.supervisor.threads import Policy
 from tests.groups.runs import wait_for
 
@@ -101,3 +104,56 @@ def test_a_group_whose_role_another_has_taken_ends_and_says_so(tmp_path: Path, p
     thread.join(60)
     store.close()
     assert "group kept was taken over by another process while this one was silent" in str(raised[0])
+
+
+def test_a_supervisor_that_was_replaced_leaves_the_run_to_the_one_that_has_it(tmp_path: Path) -> None:
+    supervisor = supervised(tmp_path, WAITS)
+    store = supervisor._door.store
+    graph = small(tmp_path).graph()
+    first, second = this_process(), Holder("second", "elsewhere", 1)
+
+    def work() -> None:
+        with supervising(graph, lambda: store, first, 0.4, supervisor.report, lambda asked: None, supervisor.lose):
+            supervisor.run()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    children = wait_for(lambda: [group.child for group in supervisor._groups if group.child], "nothing is started")
+    assert store.take_lease(SUPERVISOR, second, 60, dead=first.name) is None
+    thread.join(60)
+    try:
+        assert supervisor.lost
+        assert [child.poll() for child in children] == [None] * len(children)
+        (row,) = [row for row in store.processes() if row.role == SUPERVISOR]
+        assert (row.holder, row.asked) == (second, "")
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def test_a_spare_that_cannot_start_is_not_started_all_the_time(tmp_path: Path) -> None:
+    started: list[str | None] = []
+
+    def start(name: str | None, dead: str | None) -> Sequence[str]:
+        started.append(name)
+        return [sys.executable, "-c", WAITS if name else REFUSES]
+
+    commands, stop = Commands(start, None, tmp_path / "groups"), threading.Event()
+    policy = Policy(first_delay=60.0)
+    supervisor = ProcessSupervisor(small(tmp_path).graph(), OwnDoor(), commands, policy, Progress(), 5.0, stop)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    wait_for(lambda: supervisor._spares._failures, "the spare does not fail")
+    stop.set()
+    thread.join(60)
+    assert started.count(None) == 1
+
+
+def test_no_group_is_taken_from_a_process_that_runs_all_of_them(tmp_path: Path, postgres_url: str) -> None:
+    graph = small(tmp_path).graph()
+    place = Log.at(postgres_url, "small", str(tmp_path / "bodies"))
+    with closing(place.open("small")) as store:
+        assert store.take_lease(SUPERVISOR, replace(this_process(threads=True), host="elsewhere"), 60) is None
+    with pytest.raises(AlreadyRunning, match="on elsewhere, expected nobody"):
+        run_group(Membership(graph, "kept", place, Policy()), InlineEngine(graph), threading.Event())

@@ -178,7 +178,7 @@ def _run(job: Job) -> int:
 
     try:
         # A lease is renewed when time has passed, and the calls that are counted must be the same in every run.
-        own = ["--log", job.log, "--bodies", job.bodies, "--set", "lease=600"]
+        own = ["--log", job.log, "--bodies", job.bodies, "--set", "lease=60"]
         app(["run", job.pipeline, "--engine", "inline", *own])
     except SystemExit as exit:
         return int(exit.code or 0)

@@ -147,8 +147,13 @@ def _figures(row: OperatorProgress) -> tuple[int, ...]:
 
 
 @contextmanager
-def told(send: Send, place: str, where: Where, log: Log | None, progress: Progress) -> Iterator[None]:
-    """Tell a collector of the run that the block is; whatever becomes of that, the block's outcome stays its own."""
+def told(
+    send: Send, place: str, where: Where, log: Log | None, progress: Progress, elsewhere: Callable[[], bool]
+) -> Iterator[None]:
+    """Tell a collector of the run that the block is; whatever becomes of that, the block's outcome stays its own.
+
+    Of a run that goes on `elsewhere`, and is only shown here, who runs it tells.
+    """
     delivery = Delivery(send, place)
     observer = Observer(where, progress, None if log is None else LogView(where.graph, log), delivery.put)
     over = threading.Event()
@@ -156,15 +161,17 @@ def told(send: Send, place: str, where: Where, log: Log | None, progress: Progre
 
     def watch() -> None:
         while not over.wait(_LOOK):
-            observer.observe()
-        observer.finish(*ending[-1])
+            if not elsewhere():
+                observer.observe()
+        if not elsewhere():
+            observer.finish(*ending[-1])
 
     thread = threading.Thread(target=watch, name="openlineage", daemon=True)
     thread.start()
     try:
         yield
-        # What waits for a decision has stopped without an error, and can go on.
-        ending.append(("ABORT" if progress.quarantined else "COMPLETE", ""))
+        # What was told to stop, or waits for a decision, has stopped without an error, and can go on.
+        ending.append(("COMPLETE" if progress.finished and not progress.quarantined else "ABORT", ""))
     except Exception as error:
         ending.append(("FAIL", f"{type(error).__name__}: {error}"))
         raise
