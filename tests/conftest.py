@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import tempfile
 import uuid
@@ -15,6 +16,7 @@ from psycopg import sql
 
 from clew.faultpoint import arm
 from tests import figures
+from tests.messages import PLACE
 from tests.postgres_server import PostgresServer
 from tests.soak import SOAK, Kept
 
@@ -47,11 +49,10 @@ def pytest_configure(config: pytest.Config) -> None:
         kept.forget_others()
         config.pluginmanager.register(_Keeper(kept))
     if kept is not None:
-        os.environ[figures.PLACE] = str(kept.figures)
-    elif figures.PLACE not in os.environ:
-        descriptor, os.environ[figures.PLACE] = tempfile.mkstemp(prefix="clew-figures-")
-        os.close(descriptor)
-        config.add_cleanup(lambda: os.unlink(os.environ.pop(figures.PLACE)))
+        os.environ[PLACE] = str(kept.figures)
+    elif PLACE not in os.environ:
+        os.environ[PLACE] = tempfile.mkdtemp(prefix="clew-figures-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(PLACE)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -91,7 +92,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Fail when a figure that was asked for is not reached; the table marks it."""
     asked = session.config.getoption("--figures")
     if asked and exitstatus == pytest.ExitCode.OK and "PYTEST_XDIST_WORKER" not in os.environ:
-        lines = figures.table(figures.total(os.environ[figures.PLACE]), asked == "soak", session.testsfailed)
+        lines = figures.table(figures.total(os.environ[PLACE]), asked == "soak", session.testsfailed)
         if not all(line.reached for line in lines):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -102,7 +103,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if asked:
         terminalreporter.section(f"figures of make {asked}")
         failed = sum(len(terminalreporter.getreports(outcome)) for outcome in ("failed", "error"))
-        told = figures.total(os.environ[figures.PLACE])
+        told = figures.total(os.environ[PLACE])
         figures.write(told, asked == "soak", failed, terminalreporter.write_line)
 
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from clew.faultpoint import POINTS
-from tests.messages import MESSAGE, PLACE, Site, sites
+from tests.messages import MESSAGE, Site, note, sites
 
 SCENARIOS = 18
 #: How many pipelines the sweep over system calls is to be of.
@@ -33,19 +33,18 @@ SCENARIO = "scenario"
 
 def tally(figure: str, of: str = "", by: int = 1) -> None:
     """Add to a figure of the table, or to one of those that it is made of; the test that does so is noted."""
-    place = os.environ.get(PLACE)
-    if place and by:
+    if by:
         test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-        with open(place, "ab", buffering=0) as out:
-            out.write(json.dumps([f"{figure}: {of}" if of else figure, by, test]).encode() + b"\n")
+        note([f"{figure}: {of}" if of else figure, by, test])
 
 
 def total(place: str) -> Counter[str]:
     """Add everything up."""
     figures: Counter[str] = Counter()
-    for line in Path(place).read_text().splitlines():
-        figure, by, *_ = json.loads(line)
-        figures[figure] += by
+    for file in Path(place).iterdir():
+        for line in file.read_text().splitlines():
+            figure, by, *_ = json.loads(line)
+            figures[figure] += by
     return figures
 
 

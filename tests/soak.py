@@ -25,13 +25,14 @@ class Kept:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._passed = self._directory / "passed"
         self.figures = self._directory / "figures"
-        self.figures.touch()
+        self.figures.mkdir(exist_ok=True)
 
     def forget_others(self) -> None:
         """Forget what tests have counted that did not pass, or were interrupted: they are made again."""
         passed = {"", *self.passed()}
-        lines = [line for line in self.figures.read_text().splitlines() if passed.issuperset(json.loads(line)[2:])]
-        self.figures.write_text("".join(f"{line}\n" for line in lines))
+        for file in self.figures.iterdir():
+            lines = file.read_text().splitlines(keepends=True)
+            file.write_text("".join(line for line in lines if passed.issuperset(json.loads(line)[2:])))
 
     def passed(self) -> set[str]:
         return set(self._passed.read_text().splitlines()) if self._passed.exists() else set()

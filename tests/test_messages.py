@@ -21,13 +21,17 @@ def only(text: str) -> str:
     return found
 
 
+def lines(place: Path) -> list[list[object]]:
+    return [json.loads(line) for file in place.iterdir() for line in file.read_text().splitlines()]
+
+
 def recorded(place: Path) -> set[str]:
-    return {json.loads(line)[0].removeprefix(f"{MESSAGE}: ") for line in place.read_text().splitlines()}
+    return {str(line[0]).removeprefix(f"{MESSAGE}: ") for line in lines(place)}
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "figures").touch()
+    (tmp_path / "figures").mkdir()
     monkeypatch.setenv(PLACE, str(tmp_path / "figures"))
     monkeypatch.setattr(messages, "_said", set())
     return tmp_path / "figures"
@@ -37,9 +41,7 @@ def test_a_message_that_is_produced_here_is_recorded_once(place: Path) -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="is not a fault"):
             Fault.parse("nowhere")
-    assert [json.loads(line) for line in place.read_text().splitlines()] == [
-        [f"{MESSAGE}: {only('is not a fault')}", 1]
-    ]
+    assert lines(place) == [[f"{MESSAGE}: {only('is not a fault')}", 1]]
 
 
 def test_a_message_of_a_process_is_recorded_too(place: Path) -> None:

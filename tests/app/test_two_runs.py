@@ -2,13 +2,14 @@
 
 import json
 import signal
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from clew.errors import AlreadyRunning
+from clew.errors import AlreadyRunning, RoleLost
 from clew.pipeline.load import load
 from clew.run import run
 from clew.store.base import SUPERVISOR, Holder, ProcessRow
@@ -172,6 +173,32 @@ def test_from_python_a_run_that_another_process_has_is_refused(tmp_path: Path, w
         assert store.take_lease(SUPERVISOR, Holder("another", "elsewhere", 11), 100) is None
         with pytest.raises(AlreadyRunning, match="is being run by process 11 on elsewhere"):
             run(pipeline, log=log_url(tmp_path), engine="inline")
+
+
+def test_who_was_replaced_in_silence_ends_and_says_so(
+    tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVENTS", "400")
+    monkeypatch.setenv("PAUSE", "0.05")
+    raised: list[str] = []
+
+    def work() -> None:
+        try:
+            run(load(words[1]), log=log_url(tmp_path), engine="inline", lease=0.4)
+        except RoleLost as lost:
+            raised.append(str(lost))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not (tmp_path / "out").is_dir():
+        time.sleep(0.05)
+    with closing(SqliteStore(tmp_path / "log.db")) as store:
+        (first,) = store.processes()
+        assert store.take_lease(SUPERVISOR, Holder("another", "elsewhere", 11), 100, dead=first.holder.name) is None
+        thread.join(60)
+    assert [text.partition(" while")[0] for text in raised] == [
+        "the run of pipeline numbers was taken over by another process"
+    ]
 
 
 def test_a_run_that_could_not_give_its_role_up_does_not_hold_up_the_next_in_its_process(

@@ -42,7 +42,8 @@ def test_types_that_were_guessed_wrong_are_declared_for_a_new_run(
     declared = files(glob, schema=pa.schema(kinds))
     with pytest.raises(GraphChanged, match=r"but the run has fixed it to(.|\n)*with --fresh"):
         ran(tmp_path, declared, out)
-    shutil.rmtree(tmp_path / "out")
+    # What was written before the run was refused, if it came to that.
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
     ran(tmp_path, declared, out, fresh=True)
     assert len(rows(all_events(files(tmp_path / "out"), 5))) == 2
 

@@ -13,7 +13,7 @@ import pytest
 from clew import Pipeline, files, generator
 from clew.admission import supervising
 from clew.errors import AlreadyRunning, EngineLost, GroupFailed, RoleLost, RunStopped, SetupFailed
-from clew.groups import Membership, run_group
+from clew.groups import Membership, run_group, run_processes
 from clew.place import Log
 from clew.runtime.engine import InlineEngine
 from clew.runtime.progress import Progress
@@ -157,3 +157,28 @@ def test_no_group_is_taken_from_a_process_that_runs_all_of_them(tmp_path: Path, 
         assert store.take_lease(SUPERVISOR, replace(this_process(threads=True), host="elsewhere"), 60) is None
     with pytest.raises(AlreadyRunning, match="on elsewhere, expected nobody"):
         run_group(Membership(graph, "kept", place, Policy()), InlineEngine(graph), threading.Event())
+
+
+def test_who_was_replaced_says_so(tmp_path: Path, postgres_url: str) -> None:
+    graph, raised = small(tmp_path).graph(), []
+    place = Log.at(postgres_url, "small", str(tmp_path / "bodies"))
+    # They outlive their supervisor, and end by themselves.
+    commands = Commands(lambda name, dead: [sys.executable, "-c", "import time; time.sleep(20)"], None, tmp_path)
+
+    def work() -> None:
+        try:
+            run_processes(graph, place, commands, POLICY, Progress(), lease=0.5)
+        except RoleLost as lost:
+            raised.append(str(lost))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with closing(place.open("small")) as store:
+        first = wait_for(lambda: [row for row in store.processes() if row.role == SUPERVISOR], "nobody supervises")[0]
+        wait_for(lambda: (tmp_path / "spare.log").exists(), "nothing is started")
+        assert store.take_lease(SUPERVISOR, Holder("second", "elsewhere", 1), 60, dead=first.holder.name) is None
+        thread.join(60)
+        assert [row.asked for row in store.processes()] == [""] * len(store.processes())
+    assert [text.partition(" while")[0] for text in raised] == [
+        "the run of pipeline small was taken over by another process"
+    ]
