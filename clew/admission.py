@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -39,14 +39,19 @@ def kept_events(graph: Graph, store: KeptStore) -> dict[Port, int]:
     return kept(store, keeps, time.time())
 
 
-def is_finished(graph: Graph, store: Store) -> bool:
-    """Say whether every operator has ended, every write action is done, and every source has released what it read."""
-    if not all(row.status == "finished" for row in store.operators() if row.operator in graph.operators):
+def is_finished(graph: Graph, store: Store, operators: Collection[str] = ()) -> bool:
+    """Say whether every operator has ended, every write action is done, and every source has released what it read.
+
+    Of all operators, or of those that are named.
+    """
+    asked = {name: spec for name, spec in graph.operators.items() if not operators or name in operators}
+    states = {row.operator: row.status for row in store.operators() if row.operator in asked}
+    if not all(states.get(name) == "finished" for name in operators or states):
         return False
-    ports = [Port(spec.name, name) for spec in graph.operators.values() for name in spec.sinks]
+    ports = [Port(spec.name, name) for spec in asked.values() for name in spec.sinks]
     if any(store.undone_writes(port, 1) for port in ports):
         return False
-    return not any(_holds_effect(name, store) for name, spec in graph.operators.items() if spec.is_source)
+    return not any(_holds_effect(name, store) for name, spec in asked.items() if spec.is_source)
 
 
 def _holds_effect(source: str, store: Store) -> bool:

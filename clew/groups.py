@@ -14,6 +14,7 @@ from clew.admission import (
     accepted_change,
     clear,
     declare_as_it_is,
+    is_finished,
     kept_events,
     refuse_finished,
     refuse_foreign,
@@ -302,7 +303,11 @@ def run_processes(
     try:
         holder = this_process()
         told = Membership(graph, "", place, policy, accept, lease)
-        supervisor = ProcessSupervisor(graph, door, commands, policy, progress, lease, stop)
+
+        def finished(operators: Sequence[str]) -> bool:
+            return is_finished(graph, door.store, operators)
+
+        supervisor = ProcessSupervisor(graph, door, commands, policy, progress, lease, stop, finished)
 
         def asked(_: str) -> None:
             supervisor.stop()

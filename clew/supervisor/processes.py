@@ -95,7 +95,10 @@ class ProcessSupervisor:
         progress: Progress,
         lease: float,
         stop: threading.Event | None = None,
+        finished: Callable[[Sequence[str]], bool] = lambda operators: False,
     ) -> None:
+        #: Says of some operators whether the log has all that they were to do.
+        self._finished = finished
         self._graph, self._door, self._commands, self._lease = graph, door, commands, lease
         #: Until when silence is forgiven: while the log was away, nobody could be heard.
         self._forgiven = 0.0
@@ -188,6 +191,9 @@ class ProcessSupervisor:
             self._watch_child(group, group.child)
         elif group.row is not None and (lives(group.row) or self._is_forgiven(group.row)):
             return  # Somebody else has started it, and it works.
+        elif self._finished(self._graph.groups[group.name]):
+            # Before this one began, under another supervisor or none.
+            group.ended = True
         elif time.monotonic() >= group.due:
             self._start(group)
 
@@ -214,9 +220,11 @@ class ProcessSupervisor:
 
     def _ended(self, group: _Group) -> None:
         """See what a process means that ended by itself: its group has finished, or it was told to stop."""
-        states = {row.operator: row.status for row in self._door.store.operators()}
-        finished = all(states.get(name) == "finished" for name in self._graph.groups[group.name])
-        if finished or self._stop.is_set() or (group.row is not None and group.row.asked):
+        if (
+            self._finished(self._graph.groups[group.name])
+            or self._stop.is_set()
+            or (group.row is not None and group.row.asked)
+        ):
             group.ended = True
             if group.row is not None:
                 self._show(group.row)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.groups.runs import Apart, some_moment, wait_for
+from tests.groups.runs import SUPERVISOR, Apart, some_moment, wait_for
 from tests.groups.standalone import Standalone
 from tests.soak import SOAK
 
-TIMES = 10 if SOAK else 1
+TIMES = 10 if SOAK else 2
 GROUPS = ("orders", "paid", "hourly", "fives", "hours", "sums")
 
 
@@ -48,13 +48,19 @@ def strike(run: Apart, what: str) -> None:
         os.kill(run.engine(), signal.SIGKILL)
     elif what == "worker":
         os.kill(run.workers()[0], signal.SIGKILL)
+    elif what == SUPERVISOR:
+        killed = run.kill(SUPERVISOR)
+        run.supervisors[-1].wait()
+        run.start()
+        run.replaced(killed)
     else:
         run.replaced(run.kill(f"group {what}"))
 
 
 def test_whoever_is_killed_the_totals_are_right(sales: Apart) -> None:
     chance = random.Random(3)
-    victims = ["engine", "worker", "hourly"] * TIMES
+    victims = ["engine", "worker", SUPERVISOR, *GROUPS] * TIMES
+    chance.shuffle(victims)
     step = 4
     sales.events = step * (len(victims) + 1)
     sales.start()
@@ -67,19 +73,18 @@ def test_whoever_is_killed_the_totals_are_right(sales: Apart) -> None:
     exact(sales, {name: 1 + victims.count(name) for name in GROUPS})
 
 
-@pytest.mark.soak
 def test_on_a_standalone_cluster_an_executor_is_killed_and_the_totals_are_the_same(
     sales: Apart, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     cluster = Standalone(tmp_path_factory.mktemp("cluster"))
     try:
         memory = ("--conf", "spark.executor.memory=512m", "--conf", "spark.cores.max=2")
-        sales.events = 24
+        sales.events = 8 * (TIMES + 1)
         # Executors have the environment of their workers, which know nothing of this run.
         told = [word for name, value in sales.own.items() for word in ("--conf", f"spark.executorEnv.{name}={value}")]
         sales.words = ("--master", cluster.url, *memory, *told)
         sales.start()
-        for number in (1, 2):
+        for number in range(1, TIMES + 1):
             sales.let(8 * number)
             wait_for(lambda: sales.sent("paid") > 8 * (number - 1), "the run does not go on")  # noqa: B023  asked at once
             os.kill(wait_for(cluster.executors, "there are no executors")[0], signal.SIGKILL)

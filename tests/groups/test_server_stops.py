@@ -11,7 +11,7 @@ from tests.postgres_server import PostgresServer
 from tests.soak import SOAK
 
 #: How often, and for how many seconds.
-TIMES, SECONDS = (10, 5) if SOAK else (2, 2)
+TIMES, SECONDS = 10 if SOAK else 2, 5
 
 
 @pytest.fixture
