@@ -153,13 +153,15 @@ def test_ctrl_c_ends_with_130_and_the_next_run_resumes(tmp_path: Path) -> None:
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_turn(tmp_path: Path) -> None:
-    process = start(
-        "run", write_numbers(tmp_path), "--engine", "inline", "--log", log_url(tmp_path), PAUSE="120"
-    )  # fmt: skip
+    own = (write_numbers(tmp_path), "--log", log_url(tmp_path))
+    process = start("run", *own, "--engine", "inline", PAUSE="120")
     _wait_for(lambda: (tmp_path / "log.db").exists())
-    time.sleep(1)
+    # With an event in the log, a turn that takes it is under way or about to be.
+    _wait_for(lambda: json.loads(call("status", *own, "--json").stdout)["events"])
     process.send_signal(signal.SIGINT)
-    time.sleep(1)
+    assert process.stderr is not None
+    while "stopping after the turns in flight" not in (line := process.stderr.readline()):
+        assert line, "it ended without a word"
     process.send_signal(signal.SIGINT)
     code, _, err = finish(process, timeout=30)
     assert code == 130
