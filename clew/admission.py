@@ -15,7 +15,7 @@ from clew.place import Log, masked
 from clew.runtime.changes import Change, check_accepted, compare, is_as_it_was, plan, refuse
 from clew.runtime.pending import read_logged, used_events
 from clew.store.base import SUPERVISOR, Holder, KeptStore, Store, Topology
-from clew.supervisor.tenure import Tenure, lives, runs_all_groups
+from clew.supervisor.tenure import LEASE, Tenure, lives, runs_all_groups, this_process
 
 _LOG = logging.getLogger(__name__)
 
@@ -174,6 +174,17 @@ def clear(graph: Graph, place: Log) -> None:
             try:
                 store.declare(topology(graph))
                 refuse_processes(graph, store)
+                _take_to_remove(graph, store)
             finally:
                 store.close()
     place.remove(graph.name)
+
+
+def _take_to_remove(graph: Graph, store: KeptStore) -> None:
+    """Take the role that goes with the log: of two who remove it at the same moment, the second finds the first."""
+    holder = this_process()
+    other = store.take_lease(SUPERVISOR, holder, LEASE)
+    if other is not None and not lives(other):
+        other = store.take_lease(SUPERVISOR, holder, LEASE, dead=other.holder.name)
+    if other is not None:
+        raise AlreadyRunning(graph.name, other.holder.host, other.holder.pid)

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -51,6 +51,9 @@ from clew.supervisor.processes import stopped_by
 
 #: Seconds between two collections where --gc says no more.
 _COLLECT_EVERY = 30.0
+
+#: What is said by who showed what another process did, until that gave no sign of life any more.
+_TAKES_OVER = ("that process gives no sign of life, and this one takes its place",)
 
 Outcome = Literal["finished", "stopped", "already-finished", "quarantined", "failed", "interrupted"]
 _CODES: dict[Outcome, int] = {
@@ -253,13 +256,23 @@ def _confirm(graph: Graph, before: RunStatus | NewerLog, url: str) -> None:
         raise typer.Exit(FAILED)
 
 
-def _served(address: str | None, pipeline: str, progress: Progress) -> AbstractContextManager[int | None]:
-    """Serve the run's figures, if that was asked for; who does not ask does not wait for the library."""
-    if address is None:
-        return nullcontext()
-    from clew.app.metrics import served
+class _Figures(ExitStack):
+    """Serves the run's figures, if that was asked for; who does not ask does not wait for the library."""
 
-    return served(address, pipeline, progress)
+    def __init__(self, address: str | None, pipeline: str, progress: Progress, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self._address, self._pipeline, self._progress, self._say = address, pipeline, progress, say
+        self._served = False
+
+    def serve(self) -> None:
+        """Serve them from now on; raises SetupFailed where that cannot be done."""
+        if self._address is None or self._served:
+            return
+        from clew.app.metrics import served
+
+        port = self.enter_context(served(self._address, self._pipeline, self._progress))
+        self._served = True
+        self._say(f"figures for Prometheus on port {port}")
 
 
 def _told_of(graph: Graph, request: Request, report: Report, display: Display) -> AbstractContextManager[None]:
@@ -290,15 +303,27 @@ def _run(graph: Graph, target: Target, request: Request, display: Display, annou
     report, stop = Report(), threading.Event()
     began = time.monotonic()
 
+    figures = _Figures(request.settings.metrics, graph.name, report.progress, display.say)
+
     def begins() -> None:
-        for text in [f"going on with the run of pipeline {graph.name}"] if report.follows else announcement:
+        figures.serve()
+        for text in _TAKES_OVER if report.follows else announcement:
             display.say(text)
+
+    def shows(running: AlreadyRunning) -> None:
+        report.shown, report.follows = f"process {running.pid} on {running.host}", False
+        display.say(f"pipeline {graph.name} is run by {report.shown}: this shows what it does")
+        for told in _accepted(graph, request):
+            display.say(f"{told}; what is run now is the pipeline as it was")
+        # Who runs it serves them there already, most likely.
+        with suppress(SetupFailed):
+            figures.serve()
 
     # What user code prints would otherwise stand before the line of JSON.
     own_stdout = redirect_stdout(sys.stderr) if request.as_json else nullcontext()
     try:
         with (
-            _served(request.settings.metrics, graph.name, report.progress) as port,
+            figures,
             watching(display, graph, report.progress),
             heard(display.say),
             _interruptible(display, report),
@@ -306,9 +331,7 @@ def _run(graph: Graph, target: Target, request: Request, display: Display, annou
             own_stdout,
             _told_of(graph, request, report, display),
         ):
-            if port is not None:
-                display.say(f"figures for Prometheus on port {port}")
-            _perform(graph, target, request, report, begins, display, stop)
+            _perform(graph, target, request, report, begins, shows, stop)
         if report.progress.quarantined:
             report.outcome, report.message = "quarantined", _held(request, report.progress.quarantined)
         elif not report.progress.finished:
@@ -336,7 +359,7 @@ def _perform(
     request: Request,
     report: Report,
     begins: Callable[[], None],
-    display: Display,
+    shows: Callable[[AlreadyRunning], None],
     stop: threading.Event,
 ) -> None:
     """Run the pipeline, or show what another process does that runs it already."""
@@ -353,16 +376,12 @@ def _perform(
         except AlreadyRunning as running:
             if request.fresh:
                 raise
-            report.shown = f"process {running.pid} on {running.host}"
-            display.say(f"pipeline {graph.name} is run by {report.shown}: this shows what it does")
-            for told in _accepted(graph, request):
-                display.say(f"{told}; what is run now is the pipeline as it was")
+            shows(running)
             ended = _attend(graph, request, report.progress, stop)
             if ended or stop.is_set():
                 report.shown_to_its_end = not stop.is_set()
                 return
             report.shown, report.follows = "", True
-            display.say("that process gives no sign of life, and this one takes its place")
 
 
 def _attend(graph: Graph, request: Request, progress: Progress, stop: threading.Event) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import threading
 import time
 from contextlib import closing
@@ -9,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from clew import admission
 from clew.errors import AlreadyRunning, RoleLost
+from clew.pipeline.graph import Graph
 from clew.pipeline.load import load
+from clew.place import Log
 from clew.run import run
-from clew.store.base import SUPERVISOR, Holder, ProcessRow
+from clew.store.base import SUPERVISOR, Holder, KeptStore, ProcessRow
 from clew.store.sqlite import SqliteStore
 from clew.supervisor.tenure import this_process
 from tests.app.pipelines import call, finish, kept, log_url, start, write_numbers
@@ -72,13 +76,17 @@ def test_the_second_shows_what_the_first_does_until_it_ends(tmp_path: Path, word
 
 
 def test_the_second_takes_the_place_of_one_that_was_killed_at_once(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     # A lease that outlasts the test: a process that is gone from this machine is not waited for.
-    first = slow(words, "--set", "lease=60")
+    first = slow(words, "--set", "lease=60", "--metrics", f"127.0.0.1:{port}")
     runs(tmp_path, first)
-    second = slow(words)
+    # The first one serves the figures; that is no reason not to show them here.
+    second = slow(words, "--metrics", f"127.0.0.1:{port}")
     said_by(second, f"is run by process {first.pid} on ")
     first.kill()
     assert finish(first)[0] == -signal.SIGKILL
+    said_by(second, f"figures for Prometheus on port {port}")
     said_by(second, "that process gives no sign of life, and this one takes its place")
     assert finish(second)[0] == 0
     assert kept(tmp_path) == ALL
@@ -165,6 +173,24 @@ def test_a_fresh_start_is_refused_while_somebody_works(tmp_path: Path, words: tu
     assert f"is being run by process {first.pid} on " in err
     assert finish(first)[0] == 0
     assert kept(tmp_path) == ALL
+
+
+def test_of_two_fresh_starts_at_the_same_moment_one_is_refused(
+    tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline, place = load(words[1]), Log.at(log_url(tmp_path), "numbers", None)
+    place.open("numbers").close()
+    nobody_works = admission.refuse_processes
+
+    def another_begins(graph: Graph, store: KeptStore) -> None:
+        # Who looks finds nobody, and before it goes on another one has looked, and removes the log.
+        nobody_works(graph, store)
+        assert store.take_lease(SUPERVISOR, Holder("another", "elsewhere", 11), 100) is None
+
+    monkeypatch.setattr(admission, "refuse_processes", another_begins)
+    with pytest.raises(AlreadyRunning, match="is being run by process 11 on elsewhere"):
+        run(pipeline, log=place.url, engine="inline", fresh=True)
+    assert supervisor(tmp_path) is not None
 
 
 def test_from_python_a_run_that_another_process_has_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
