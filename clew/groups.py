@@ -45,8 +45,6 @@ _LOG = logging.getLogger(__name__)
 PATIENCE = 300.0
 #: The role of declaring the pipeline to its log, which is had for a moment only.
 _SETUP = "setup"
-#: Seconds after which a process that is told to stop begins to.
-_TOLD = 0.05
 #: Seconds between two looks at a run that another process supervises.
 _LOOK = 0.5
 
@@ -214,23 +212,18 @@ class _Work:
         own: dict[str, Any] = {"patience": told.patience, "retaken": change.retaken}
         around = Surroundings(told.graph, store, engine, channels, progress, told.place.bodies, **own)
         self._channels = channels
-        self._supervisor = Supervisor(around, told.policy, (told.group,))
+        self._supervisor = Supervisor(around, told.policy, (told.group,), stop)
         self._error: BaseException | None = None
-        self._over = threading.Event()
         self._is_lost = False
 
     def run(self) -> None:
         self._bell.listen(self._channels.news)
-        watch = threading.Thread(target=self._end_when_told, name="stop", daemon=True)
-        watch.start()
         try:
             self._supervisor.run()
         except BaseException as error:
             self._error = error
             raise
         finally:
-            self._over.set()
-            watch.join()
             self._bell.close()
         if self._is_lost:
             raise RoleLost(f"group {self._told.group}")
@@ -248,12 +241,7 @@ class _Work:
     def lost(self) -> None:
         """End, because another process has the group; what this one still does is refused by the log."""
         self._is_lost = True
-
-    def _end_when_told(self) -> None:
-        while not self._over.wait(_TOLD):
-            if self._stop.is_set() or self._is_lost:
-                self._supervisor.stop()
-                return
+        self._supervisor.stop()
 
 
 class Door:

@@ -4,7 +4,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from clew.spark.java import find_java
 from clew.spark.options import SparkOptions
 from clew.spark.program import fingerprint
 from clew.spark.service import AT_ONCE, EngineService, Listening, Served
+from clew.supervisor.address import published
 
 if TYPE_CHECKING:
     from clew.spark.client import Address
@@ -83,17 +84,15 @@ def serve(
         fingerprint(graph, program), token, options.listening, computing.application, options.idle, options.at_once
     )
     service = EngineService(computing.engine, served, computing.cancel)
-    if options.address_file is not None:
-        _write(Path(options.address_file), service.url)
-    say(f"engine of pipeline {graph.name} at {service.url}, pid {os.getpid()}")
-    while not stop.wait(_LOOK):
-        if options.idle is not None and service.quiet_for() > options.idle:
-            say(f"nobody has called for {options.idle:g} s: the engine ends")
-            break
-        if not computing.is_alive():
-            died()
-    if options.address_file is not None:
-        _forget(Path(options.address_file), service.url)
+    where = options.address_file
+    with nullcontext() if where is None else published(Path(where), service.url):
+        say(f"engine of pipeline {graph.name} at {service.url}, pid {os.getpid()}")
+        while not stop.wait(_LOOK):
+            if options.idle is not None and service.quiet_for() > options.idle:
+                say(f"nobody has called for {options.idle:g} s: the engine ends")
+                break
+            if not computing.is_alive():
+                died()
     ender = threading.Thread(target=service.end, args=(options.grace,), daemon=True)
     ender.start()
     ender.join(options.grace + _FAREWELL)
@@ -161,19 +160,6 @@ def token_in(path: str) -> str:
 def address_at(address_file: str, token_file: str) -> "Address":
     """Return what tells a client where a service is now, which may have been started anew."""
     return lambda: (Path(address_file).read_text().strip(), Path(token_file).read_text().strip())
-
-
-def _write(path: Path, text: str) -> None:
-    own = path.with_name(f".{path.name}.{os.getpid()}")
-    own.write_text(f"{text}\n")
-    own.replace(path)
-
-
-def _forget(path: Path, text: str) -> None:
-    """Remove an address, unless another service has written its own there."""
-    with suppress(OSError):
-        if path.read_text().strip() == text:
-            path.unlink()
 
 
 __all__ = [

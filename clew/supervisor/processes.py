@@ -17,13 +17,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from clew import trace
 from clew.errors import ClewError, EngineLost, GroupFailed, RunStopped, SetupFailed, StoreUnreachable
 from clew.pipeline.graph import Graph
 from clew.runtime.progress import OperatorProgress, Progress
 from clew.store.base import KeptStore, ProcessRow, group_role
+from clew.supervisor.address import is_good
 from clew.supervisor.tenure import is_here, is_running, lives
 from clew.supervisor.threads import Policy, all_held
 
@@ -33,8 +33,6 @@ _LOOK = 0.05
 _READ = 0.5
 #: Seconds that processes may take to end when they are told to, before they are killed.
 _GRACE = 60.0
-#: Seconds in which an engine service that is there takes a connection.
-_ANSWER = 1.0
 #: What a group's process finds in its environment: Arrow's own pool would keep 4 MB of it, and it computes nothing.
 _LIGHT = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 #: How a group's process ends when starting it again would not help.
@@ -58,13 +56,9 @@ class _Group:
     """A group, and the process that runs it, if it is known: a child of this one or one that was there before."""
 
     name: str
+    attempts: "_Attempts"
     child: "subprocess.Popen[bytes] | None" = None
     row: ProcessRow | None = None
-    failures: int = 0
-    #: How many turns it had committed when it was started last.
-    turns: int = 0
-    #: When it may be started again, by the monotonic clock.
-    due: float = 0.0
     ended: bool = False
     #: Children that are frozen or lost their role: they end when they find out.
     left: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
@@ -103,7 +97,7 @@ class ProcessSupervisor:
         #: Until when silence is forgiven: while the log was away, nobody could be heard.
         self._forgiven = 0.0
         self._policy, self._progress = policy, progress
-        self._groups = [_Group(name) for name in graph.groups]
+        self._groups = [_Group(name, _Attempts(policy)) for name in graph.groups]
         self._engine = _Engine(commands, policy) if commands.engine is not None else None
         self._spare: subprocess.Popen[bytes] | None = None
         self._stop = stop or threading.Event()
@@ -194,7 +188,7 @@ class ProcessSupervisor:
         elif self._finished(self._graph.groups[group.name]):
             # Before this one began, under another supervisor or none.
             group.ended = True
-        elif time.monotonic() >= group.due:
+        elif group.attempts.due:
             self._start(group)
 
     def _watch_child(self, group: _Group, child: "subprocess.Popen[bytes]") -> None:
@@ -231,7 +225,7 @@ class ProcessSupervisor:
         else:
             # Somebody has ended this one alone; as long as the run goes on, it is missed.
             _LOG.warning("group was ended, and is started again", extra={"group": group.name})
-            group.due = time.monotonic() + self._policy.first_delay
+            group.attempts.wait(self._policy.first_delay)
 
     def _is_forgiven(self, row: ProcessRow) -> bool:
         """Say whether who was not heard of may still be there, because nobody could be heard."""
@@ -239,20 +233,19 @@ class ProcessSupervisor:
         return time.monotonic() < self._forgiven and (elsewhere or is_running(row.holder.pid))
 
     def _died(self, group: _Group, code: int, said: Mapping[str, Any]) -> None:
-        turns = sum(figures.get("turns", 0) for figures in said.get("operators", {}).values())
-        group.failures = 1 if turns > 0 else group.failures + 1
+        if any(figures.get("turns") for figures in said.get("operators", {}).values()):
+            group.attempts.succeeded()
+        failures = group.attempts.failed()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         what = said.get("error") or f"its process ended by {how}; what it printed is in {self._output(group.name)}"
         self._deaths[group.name] = what
         trace.record("failed", group.name, error=what, final=False)
-        _LOG.warning("group restarts", extra={"group": group.name, "error": what, "failures": group.failures})
-        if group.failures >= self._policy.give_up_after:
-            raise RunStopped(group.name, group.failures, what)
-        # The first time at once: what has just worked will very likely work again.
-        group.due = time.monotonic() + (self._policy.delay(group.failures - 1) if group.failures > 1 else 0.0)
+        _LOG.warning("group restarts", extra={"group": group.name, "error": what, "failures": failures})
+        if failures >= self._policy.give_up_after:
+            raise RunStopped(group.name, failures, what)
         for name in self._graph.groups[group.name]:
             self._progress.set(name, phase="restarting", last_error=what)
-        if group.failures == 1:
+        if group.attempts.due:
             self._start(group)
 
     def _start(self, group: _Group) -> None:
@@ -337,7 +330,7 @@ class ProcessSupervisor:
 
 
 class _Attempts:
-    """How often in a row something could not be started, and when it may be tried again."""
+    """How often in a row something failed, and when it may be started again: after the first time at once."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -348,12 +341,20 @@ class _Attempts:
     def due(self) -> bool:
         return time.monotonic() >= self._due
 
-    def failed(self) -> None:
+    def failed(self) -> int:
+        """Count a failure; returns how many there were in a row."""
         self._failures += 1
-        self._due = time.monotonic() + self._policy.delay(self._failures)
+        if self._failures > 1:
+            # What has just worked will very likely work again; what has not needs time.
+            self.wait(self._policy.delay(self._failures - 1))
+        return self._failures
 
     def succeeded(self) -> None:
         self._failures, self._due = 0, 0.0
+
+    def wait(self, seconds: float) -> None:
+        """Let it not be started for so long."""
+        self._due = time.monotonic() + seconds
 
 
 class _Engine:
@@ -366,12 +367,12 @@ class _Engine:
         self._address = commands.directory / "engine.address"
         self._policy = policy
         self._child: subprocess.Popen[bytes] | None = None
-        self._failures = 0
-        self._due = 0.0
+        self._attempts = _Attempts(policy)
 
     def look(self) -> None:
         if self._child is None:
-            if self._adopted() or time.monotonic() < self._due:
+            # One that an earlier supervisor has started serves this one too.
+            if is_good(self._address) or not self._attempts.due:
                 return
             self._address.unlink(missing_ok=True)
             self._child = _spawn(self._command, self._output)
@@ -379,27 +380,17 @@ class _Engine:
         code = self._child.poll()
         if code is None:
             if self._address.exists():
-                self._failures = 0
+                self._attempts.succeeded()
             return
         served = self._address.exists()
         self._child = None
-        self._failures += 1
+        failures = self._attempts.failed()
         what = f"the engine service ended by {f'signal {-code}' if code < 0 else f'exit code {code}'}"
-        _LOG.warning("engine restarts", extra={"error": what, "failures": self._failures})
+        _LOG.warning("engine restarts", extra={"error": what, "failures": failures})
         if code > 0 and not served:
             raise SetupFailed(_last_line(self._output), f"all that the engine service printed is in {self._output}")
-        if self._failures >= self._policy.give_up_after:
-            raise EngineLost(f"{what}, {self._failures} times in a row; what it printed is in {self._output}")
-        self._due = time.monotonic() + (self._policy.delay(self._failures - 1) if self._failures > 1 else 0.0)
-
-    def _adopted(self) -> bool:
-        """Say whether one is there that an earlier supervisor has started."""
-        try:
-            place = urlsplit(self._address.read_text().strip())
-            socket.create_connection((place.hostname, place.port), _ANSWER).close()
-        except (OSError, ValueError, TypeError):
-            return False
-        return True
+        if failures >= self._policy.give_up_after:
+            raise EngineLost(f"{what}, {failures} times in a row; what it printed is in {self._output}")
 
     def end(self) -> None:
         """End the service; one that an earlier supervisor has started ends by itself, when nobody calls any more."""

@@ -1,5 +1,7 @@
 """The supervisor of processes by itself: what it says when a process must not, or can not, be started again."""
 
+import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -19,11 +21,13 @@ from clew.runtime.engine import InlineEngine
 from clew.runtime.progress import Progress
 from clew.store.base import SUPERVISOR, Holder, KeptStore, group_role
 from clew.store.memory import MemoryStore
+from clew.supervisor.address import is_good
 from clew.supervisor.processes import Commands, ProcessSupervisor
 from clew.supervisor.tenure import this_process
 from clew.supervisor.threads import Policy
 from tests.groups.runs import wait_for
 
+ROOT = Path(__file__).parents[2]
 #: Gives up after two deaths in a row, and does not wait between them.
 POLICY = Policy(first_delay=0.0, give_up_after=2)
 WAITS = "import time; time.sleep(600)"
@@ -144,10 +148,39 @@ def test_a_spare_that_cannot_start_is_not_started_all_the_time(tmp_path: Path) -
     supervisor = ProcessSupervisor(small(tmp_path).graph(), OwnDoor(), commands, policy, Progress(), 5.0, stop)
     thread = threading.Thread(target=supervisor.run)
     thread.start()
-    wait_for(lambda: supervisor._spares._failures, "the spare does not fail")
+    wait_for(lambda: supervisor._spares._failures > 1, "the spare does not fail")
     stop.set()
     thread.join(60)
-    assert started.count(None) == 1
+    assert started.count(None) == 2
+
+
+def test_an_address_is_good_while_its_writer_lives(tmp_path: Path) -> None:
+    path = tmp_path / "engine.address"
+    assert not is_good(path)
+    published = f"""
+from pathlib import Path
+from clew.supervisor.address import published
+with published(Path({str(path)!r}), "grpc://127.0.0.1:1"):
+    {WAITS}
+"""
+    with subprocess.Popen([sys.executable, "-c", published], cwd=ROOT) as writer:
+        wait_for(path.exists, "nothing is written")
+        assert is_good(path)
+        writer.kill()
+        writer.wait()
+    assert path.read_text() == "grpc://127.0.0.1:1\n"
+    assert not is_good(path)
+
+
+def test_a_port_that_another_program_has_got_is_not_taken_for_the_engine(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        (tmp_path / "groups").mkdir()
+        address = tmp_path / "groups" / "engine.address"
+        address.write_text(f"grpc://127.0.0.1:{other.getsockname()[1]}\n")
+        # It is started, which is seen by what it says.
+        with pytest.raises(SetupFailed, match="it cannot be done"):
+            supervised(tmp_path, WAITS, REFUSES).run()
+    assert not address.exists()
 
 
 def test_no_group_is_taken_from_a_process_that_runs_all_of_them(tmp_path: Path, postgres_url: str) -> None:
