@@ -33,7 +33,7 @@ def words(tmp_path: Path) -> tuple[str, ...]:
 
 def slow(words: tuple[str, ...], *more: str, **environment: str) -> Process:
     """Start a run that lasts for seconds."""
-    return start(*words, *more, PAUSE="0.05", EVENTS=str(EVENTS), **environment)
+    return start(*words, *more, **{"PAUSE": "0.05", "EVENTS": str(EVENTS), **environment})
 
 
 def supervisor(directory: Path) -> ProcessRow | None:
@@ -114,7 +114,8 @@ def test_a_run_is_stopped_after_its_turns_and_goes_on_where_it_was(
     tmp_path: Path, words: tuple[str, ...], how: str
 ) -> None:
     told_to = {"CLEW_OPENLINEAGE": f"file:{tmp_path / 'events.jsonl'}"}
-    first = slow(words, "--set", "lease=1", **told_to)
+    # So slow that it has not ended, and a lease so long that it has not run out, when others are slow to start.
+    first = slow(words, "--set", "lease=3", PAUSE="0.2", **told_to)
     runs(tmp_path, first)
     second = slow(words, **told_to)
     said_by(second, "is run by process")
