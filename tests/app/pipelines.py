@@ -60,6 +60,8 @@ source = pipeline.source("source", generator(make, int(os.environ.get("EVENTS", 
 @pipeline.operator(source, max_turn_events=5)
 def doubled(table: pa.Table) -> pa.Table:
     time.sleep(float(os.environ.get("PAUSE", "0")))
+    while "GATE" in os.environ and table["n"][0].as_py() >= 30 and not os.path.exists(os.environ["GATE"]):
+        time.sleep(0.05)
     if os.environ.get("POISON") == str(table["n"][0].as_py()):
         raise ValueError("a number that nobody likes")
     return pa.table({"n": [2 * number for number in table["n"].to_pylist()]})

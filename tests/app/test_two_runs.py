@@ -36,6 +36,19 @@ def slow(words: tuple[str, ...], *more: str, **environment: str) -> Process:
     return start(*words, *more, **{"PAUSE": "0.05", "EVENTS": str(EVENTS), **environment})
 
 
+def held(words: tuple[str, ...], *more: str, **environment: str) -> Process:
+    """Start a run that does half of its work, and the rest when it is let go on."""
+    return slow(words, *more, GATE=str(_gate(words)), **environment)
+
+
+def let_go_on(words: tuple[str, ...]) -> None:
+    _gate(words).touch()
+
+
+def _gate(words: tuple[str, ...]) -> Path:
+    return Path(words[1]).with_name("gate")
+
+
 def supervisor(directory: Path) -> ProcessRow | None:
     with closing(SqliteStore(directory / "log.db")) as store:
         return next((row for row in store.processes() if row.role == SUPERVISOR), None)
@@ -61,11 +74,13 @@ def said_by(process: Process, what: str) -> str:
 
 
 def test_the_second_shows_what_the_first_does_until_it_ends(tmp_path: Path, words: tuple[str, ...]) -> None:
-    first = slow(words)
+    first = held(words)
     runs(tmp_path, first)
-    code, out, err = finish(slow(words))
+    second = slow(words)
+    said_by(second, f"pipeline numbers is run by process {first.pid} on ")
+    let_go_on(words)
+    code, out, err = finish(second)
     assert code == 0
-    assert f"pipeline numbers is run by process {first.pid} on " in err
     assert "source finished in=0 out=60" in err
     assert "pipeline numbers has finished in" in out
     assert finish(first)[0] == 0
@@ -79,7 +94,7 @@ def test_the_second_takes_the_place_of_one_that_was_killed_at_once(tmp_path: Pat
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     # A lease that outlasts the test: a process that is gone from this machine is not waited for.
-    first = slow(words, "--set", "lease=60", "--metrics", f"127.0.0.1:{port}")
+    first = held(words, "--set", "lease=60", "--metrics", f"127.0.0.1:{port}")
     runs(tmp_path, first)
     # The first one serves the figures; that is no reason not to show them here.
     second = slow(words, "--metrics", f"127.0.0.1:{port}")
@@ -145,21 +160,25 @@ def test_a_run_is_stopped_after_its_turns_and_goes_on_where_it_was(
 def test_who_only_shows_a_run_can_be_ended_and_the_run_goes_on(
     tmp_path: Path, words: tuple[str, ...], number: signal.Signals, code: int
 ) -> None:
-    first = slow(words)
+    first = held(words)
     runs(tmp_path, first)
     second = slow(words)
     said_by(second, "is run by process")
     second.send_signal(number)
     ended, _, err = finish(second)
+    let_go_on(words)
     assert (ended, f"not shown any more; process {first.pid} on " in err) == (code, True), err
     assert finish(first)[0] == 0
     assert kept(tmp_path) == ALL
 
 
 def test_the_second_fails_as_the_first_does(tmp_path: Path, words: tuple[str, ...]) -> None:
-    first = slow(words, POISON="40")
+    first = held(words, POISON="40")
     runs(tmp_path, first)
-    code, _, err = finish(slow(words, POISON="40"))
+    second = slow(words, POISON="40")
+    said_by(second, "is run by process")
+    let_go_on(words)
+    code, _, err = finish(second)
     assert code == 1
     assert f"the run of process {first.pid} on " in err
     assert ", which this showed, failed: operator doubled failed on source.out#41" in err
@@ -167,9 +186,10 @@ def test_the_second_fails_as_the_first_does(tmp_path: Path, words: tuple[str, ..
 
 
 def test_a_fresh_start_is_refused_while_somebody_works(tmp_path: Path, words: tuple[str, ...]) -> None:
-    first = slow(words)
+    first = held(words)
     runs(tmp_path, first)
     code, _, err = finish(start(*words, "--fresh", "--yes"))
+    let_go_on(words)
     assert code == 1
     assert f"is being run by process {first.pid} on " in err
     assert finish(first)[0] == 0
