@@ -571,6 +571,48 @@ class NoSuchFunction(ClewError):
 
 
 @dataclass(eq=False)
+class FormedOtherwise(ClewError):
+    """An Input Set that other windows, or other inputs, have formed than its operator has now."""
+
+    operator: str
+    input_set: int
+
+    def __str__(self) -> str:
+        return (
+            f"Input Set {self.input_set} of {self.operator} was formed by a window or by inputs that {self.operator} "
+            "does not have now; put them back as they were to run it again"
+        )
+
+
+@dataclass(eq=False)
+class SetOpen(ClewError):
+    """An event all of whose Input Sets are still open."""
+
+    event: str
+    operator: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.event} is in an Input Set of {self.operator} that is still open: nothing was made of it yet; let "
+            "the run go on, or choose an earlier event"
+        )
+
+
+@dataclass(eq=False)
+class CameTooLate(ClewError):
+    """An event whose records were all too late for their windows."""
+
+    event: str
+    operator: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.event} is in no Input Set of {self.operator}: all its records came too late for their windows; "
+            "give the window late= to have them, or a longer lateness="
+        )
+
+
+@dataclass(eq=False)
 class NoInputSet(ClewError):
     """An event that lineage leads to no Input Set of an operator from."""
 

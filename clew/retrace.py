@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from clew.errors import (
+    CameTooLate,
+    FormedOtherwise,
     NoInputSet,
     NoSuchRecord,
     NotAnOperator,
@@ -15,9 +17,10 @@ from clew.errors import (
     NotMadeBy,
     SetDropped,
     SetExpired,
+    SetOpen,
     SetupFailed,
 )
-from clew.ids import WRITES, Capture, EventId, InputSetId, Port, writes_port
+from clew.ids import Capture, EventId, InputSetId, Port, writes_port
 from clew.lineage.steps import Connections, Step, steps_back, steps_forward
 from clew.lineage.trace import Trace, backward, check, forward
 from clew.model.compare import rows_of, same_rows, shown_apart
@@ -118,18 +121,19 @@ def trace_record(
         trace = _worn(graph, backward(store, start, port)) if direction == "back" else forward(store, start, port)
 
         def rows(one: EventId) -> int:
-            return _rows(graph, store, one, root.bodies)
+            return int(records(store, one, root.bodies).num_rows)
 
         if not 0 <= place < rows(start):
             raise NoSuchRecord(start.told, place, rows(start))
-        find = contributions(graph, store, root.bodies)
+        widened: set[tuple[str, InputSetId]] = set()
+        find = contributions(graph, store, root.bodies, widened)
 
         def narrow(step: Step, outputs: Mapping[EventId, tuple[int, ...]]) -> dict[EventId, tuple[int, ...]]:
-            return _places(find(step.operator, step.input_set, outputs))
+            return _places(find(step.operator, step.input_set, step.inputs, outputs))
 
-        if direction == "back":
-            return records_back(trace, place, narrow)
-        return records_forward(trace, place, rows, narrow)
+        back = direction == "back"
+        found = records_back(trace, place, narrow) if back else records_forward(trace, place, rows, narrow)
+        return replace(found, widened=tuple(sorted(widened)))
 
 
 def _event(graph: Graph, given: EventId | str) -> EventId:
@@ -144,21 +148,8 @@ def _places(found: Mapping[EventId, set[int]]) -> dict[EventId, tuple[int, ...]]
     return {event: tuple(sorted(places)) for event, places in found.items()}
 
 
-def _rows(graph: Graph, store: KeptStore, event: EventId, root: str | None) -> int:
-    """Return how many records an event, or a write action of a sink, has."""
-    if not event.port.name.startswith(WRITES):
-        return int(records(store, event, root).num_rows)
-    spec = graph.operators[event.port.operator]
-    return sum(
-        records(store, EventId(spec.inputs[member.port.name], member.first + index), root).num_rows
-        for _, input_set in store.origins(event.port, event.number, 1)
-        for member in store.inputs_of(spec.name, input_set, 1)
-        for index in range(member.count)
-    )
-
-
 def records_of(graph: Graph, event: EventId | str, *, log: str | None = None, bodies: str | None = None) -> pa.Table:
-    """Return the records of an event, from the log."""
+    """Return the records of an event, or those that a write action writes, from the log."""
     with opened(graph, log, bodies) as (store, place):
         asked = _event(graph, event)
         check(store, Connections(store), asked, backward=False)
@@ -179,7 +170,7 @@ def named_port(graph: Graph, text: str) -> Port:
 def named_event(graph: Graph, text: str) -> EventId:
     """Read `OPERATOR.PORT#NUMBER`."""
     name, _, number = text.rpartition("#")
-    if not name or not number.isdigit():
+    if not name or not (number.isascii() and number.isdecimal()):
         raise SetupFailed(f"{text!r} is no event", "name one as OPERATOR.PORT#NUMBER, for example paid.out#17")
     return EventId(named_port(graph, name), int(number))
 
@@ -205,7 +196,7 @@ class Replayed:
     differences: tuple[Difference, ...] = ()
     #: What the function failed of, where it did.
     failure: Failure | None = None
-    #: Whether its events may not all be in the log any more: then it was not run.
+    #: Whether its events may not all be in the log any more, or another window has formed it: then it was not run.
     expired: bool = False
 
     @property
@@ -238,12 +229,24 @@ def replay(
         joined = _sets(store, spec, asked)
         # What was tried again is in another Input Set, which the event has joined too.
         retried = {row.input_set for row in store.asides(operator) if row.records is None and row.status == "retried"}
-        numbers = [n for n in joined if n not in retried and _was_given(store, operator, n)]
+        given = [n for n in joined if n not in retried and _was_given(store, operator, n)]
+        still_open = store.open_sets(operator)
+        numbers = [n for n in given if n not in still_open]
         if not numbers:
-            raise (SetDropped if joined else NoInputSet)(asked.told, operator)
+            raise _no_set(store, spec, joined, given)(asked.told, operator)
         sets = [past(used, store, operator, number, place.bodies) for number in numbers]
         with _computing(used, sets, options, program) as engine:
             return list(_compared(store, engine, sets, place.bodies))
+
+
+def _no_set(
+    store: KeptStore, spec: OperatorSpec, joined: Sequence[InputSetId], given: Sequence[InputSetId]
+) -> type[SetOpen] | type[SetDropped] | type[CameTooLate] | type[NoInputSet]:
+    """Choose what is to be said of an event that no Input Set can be run again of."""
+    if joined:
+        return SetOpen if given else SetDropped
+    captured = set(spec.inputs) <= set(store.captures().get(spec.name, Capture()).inputs)
+    return CameTooLate if captured else NoInputSet
 
 
 def diff(
@@ -267,7 +270,7 @@ def diff(
             for number in _made(store, spec):
                 try:
                     one = past(graph, store, operator, number, place.bodies)
-                except SetExpired:
+                except (SetExpired, FormedOtherwise):
                     yield Replayed(operator, number, (), (), expired=True)
                     continue
                 if engine is None:

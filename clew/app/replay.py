@@ -98,8 +98,8 @@ def diff(
                 typer.echo(f"and {counted(len(others) - _MOST, 'further Input Set')}")
             typer.echo(f"{len(others)} of {counted(counts, 'Input Set')} of {operator} give something else")
             if expired:
-                gone = f"{counted(len(expired), 'further Input Set')} may have lost events to collection, and"
-                typer.echo(f"{gone} {'was' if len(expired) == 1 else 'were'} not run")
+                what = f"{counted(len(expired), 'further Input Set')} {'was' if len(expired) == 1 else 'were'} not run"
+                typer.echo(f"{what}: events may be lost to collection, or another window or input was there then")
         if others:
             raise typer.Exit(FAILED)
 

@@ -90,9 +90,7 @@ def _trace(
             if port is not None and not found.steps:
                 what = "has a part in it" if found.direction == "back" else "was made of it"
                 typer.echo(f"no event of {port.told} {what}")
-            for cut in found.cut:
-                typer.echo(f"the trace ends at {cut.told}: no lineage is captured of all that comes there; {_CURE}")
-            _tell_edge(found)
+            _tell_ends(found)
 
 
 def _trace_record(
@@ -111,13 +109,17 @@ def _trace_record(
             found = trace_record(graph, event, record, port, direction=direction, **given)
         if as_json:
             places = {str(event): list(places) for event, places in found.records.items()}
-            print_json({**_as_json(found.trace), "records": places})
+            whole = [{"operator": operator, "input_set": number} for operator, number in found.widened]
+            print_json({**_as_json(found.trace), "records": places, "not_narrowed": whole})
             return
         for one in _by_port(found):
             typer.echo(_named([e for e, _ in one]) if one[0][0].port.name.startswith(WRITES) else f"{one[0][0].port}")
             for line in _shown_records(graph, one, given):
                 typer.echo(f"  {line}")
-        _tell_edge(found.trace)
+        _tell_ends(found.trace)
+        for operator, sets in _by_operator(found.widened).items():
+            what = f"Input Set{'s' if len(sets) > 1 else ''} {_ranges(sets)} of {operator}"
+            typer.echo(f"all records of {what} are shown: it was declared otherwise then")
 
 
 def _one_form(mermaid: bool, as_json: bool) -> None:
@@ -125,12 +127,21 @@ def _one_form(mermaid: bool, as_json: bool) -> None:
         raise SetupFailed("--mermaid and --json are two forms of one answer", "leave one of them out")
 
 
-def _tell_edge(found: Trace) -> None:
-    """Say of which Input Sets events may be gone; a trace that hid it would be taken for the whole."""
-    edge: dict[str, list[int]] = {}
-    for step in found.edge:
-        edge.setdefault(step.operator, []).append(step.input_set)
-    for operator, sets in edge.items():
+def _by_operator(sets: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for operator, number in sets:
+        found.setdefault(operator, []).append(number)
+    return found
+
+
+def _tell_ends(found: Trace) -> None:
+    """Say where nothing is known further, and of which Input Sets events may be gone.
+
+    A trace that hid it would be taken for the whole.
+    """
+    for cut in found.cut:
+        typer.echo(f"the trace ends at {cut.told}: no lineage is captured of all that comes there; {_CURE}")
+    for operator, sets in _by_operator((step.operator, step.input_set) for step in found.edge).items():
         what = f"Input Set{'s' if len(sets) > 1 else ''} {_ranges(sets)} of {operator}"
         verb = "may have taken" if found.direction == "back" else "may have made"
         typer.echo(f"{what} {verb} further events, which the log has forgotten; keep= of a lineage scope keeps more")

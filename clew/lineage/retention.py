@@ -59,6 +59,9 @@ def _needed(log: Lineages, known: Connections, keep: Keep, oldest: int) -> dict[
     Of those that are still to be made of what is undone, too.
     """
     paths = [port for port in known.before(keep.target) if keep.start in known.before(port)]
+    if not paths:
+        # The log knows no such path, as when one of the ports has a new name: nobody can say what is not needed.
+        return {port: log.extent(port)[0] + 1 for port in known.all_ports()}
     needed = {port: _undone(log, known, port) for port in paths}
     needed[keep.target] = oldest
     # The target first: each port after all that it leads to.
@@ -74,9 +77,21 @@ def _needed(log: Lineages, known: Connections, keep: Keep, oldest: int) -> dict[
 
 
 def _undone(log: Lineages, known: Connections, port: Port) -> int:
-    """Return the first event of a port that some receiver is not done with; one past the last where all are."""
+    """Return the first event of a port that some receiver is not done with; one past the last where all are.
+
+    What was set aside is done for the run, and yet something may still be made of it.
+    """
+    receivers = known.receivers.get(port, ())
+    held = (
+        first
+        for receiver in receivers
+        for row in log.asides(receiver.operator)
+        if row.status in ("held", "retry")
+        for name, first, _, _ in row.events
+        if name == receiver.name
+    )
     after = log.extent(port)[1] + 1
-    return min((log.undone_from(receiver) for receiver in known.receivers.get(port, ())), default=after)
+    return min((*map(log.undone_from, receivers), *held), default=after)
 
 
 def _size(log: Lineages, needed: dict[Port, int]) -> int:

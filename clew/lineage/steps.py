@@ -47,6 +47,7 @@ class Connections:
         for sender, receiver in log.links():
             self.senders[receiver] = sender
             self.receivers.setdefault(sender, []).append(receiver)
+        self._depths: dict[str, int] = {}
 
     def captured(self, operator: str) -> Capture:
         return self.captures.get(operator, Capture())
@@ -56,14 +57,26 @@ class Connections:
         sending = {port for port in self.receivers if port.operator == operator}
         return sending | {Port(operator, name) for name in self.captured(operator).outputs}
 
+    def all_ports(self) -> set[Port]:
+        """Return the ports that anything is sent on, as far as anything is known of them."""
+        operators = {one.operator for pair in self.senders.items() for one in pair} | set(self.captures)
+        return {port for operator in operators for port in self.ports(operator)}
+
     def is_source(self, operator: str) -> bool:
         """Say whether an operator receives from none."""
         return not any(receiver.operator == operator for receiver in self.senders)
 
+    def inputs(self, operator: str) -> dict[str, Port]:
+        """Return who sends to an operator, by its input ports."""
+        return {receiver.name: sender for receiver, sender in self.senders.items() if receiver.operator == operator}
+
     def depth(self, operator: str) -> int:
         """Return how many operators lie before one, at most."""
-        before = [sender.operator for receiver, sender in self.senders.items() if receiver.operator == operator]
-        return 1 + max(map(self.depth, before), default=0)
+        if operator not in self._depths:
+            # Once each: along every path it would be asked as often as there are paths.
+            before = {sender.operator for sender in self.inputs(operator).values()}
+            self._depths[operator] = 1 + max(map(self.depth, before), default=0)
+        return self._depths[operator]
 
     def before(self, port: Port) -> set[Port]:
         """Return the ports whose events can have a part in those of a port, itself among them."""

@@ -54,15 +54,18 @@ def backward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
     def steps(port: Port, numbers: Sequence[int]) -> list[Step]:
         return [] if port == to else [_kept(step, wanted) for step in steps_back(log, known, port, numbers)]
 
-    found, cut = _walk(known, start, steps, lambda step: step.inputs, nearest_last=True)
+    found, ends = _walk(known, start, steps, lambda step: (step.outputs, step.inputs), nearest_last=True)
+    for operator in {step.operator for step in found}:
+        captured = known.captured(operator).inputs
+        ends |= {sender for name, sender in known.inputs(operator).items() if name not in captured and wanted(sender)}
 
     def taken(operator: str, worn: Worn) -> Iterable[int]:
-        captured = known.captured(operator).inputs
-        senders = {port: known.senders.get(Port(operator, port)) for port in worn.taken if port in captured}
-        return [worn.taken[port] for port, sender in senders.items() if sender is not None and wanted(sender)]
+        captured, senders = known.captured(operator).inputs, known.inputs(operator)
+        # A port that is gone was there when they took something on it.
+        asked = [port for port in worn.taken if port not in senders or (port in captured and wanted(senders[port]))]
+        return [worn.taken[port] for port in asked]
 
-    ends = tuple(port for port in cut if port != to)
-    trace = Trace(start, "back", tuple(found), ends, _edge(log, found, taken))
+    trace = Trace(start, "back", tuple(found), tuple(sorted(ends - {to})), _edge(log, found, taken))
     return trace if to is None else _leading(trace, to)
 
 
@@ -82,19 +85,25 @@ def forward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
         on_path = [step for step in found if to is None or any(map(wanted, known.ports(step.operator)))]
         return [replace(step, outputs=tuple(e for e in step.outputs if wanted(e.port))) for step in on_path]
 
-    found, _ = _walk(known, start, steps, lambda step: step.outputs, nearest_last=False)
-    ends = {event.port for step in found for event in step.outputs} | {start.port}
-    cut = sorted(
-        port
-        for port in ends
-        if port != to and any(r.name not in known.captured(r.operator).inputs for r in known.receivers.get(port, ()))
-    )
+    found, _ = _walk(known, start, steps, lambda step: (step.inputs, step.outputs), nearest_last=False)
+    met = {event.port for step in found for event in step.outputs} | {start.port}
+    ends = {port for port in met - {to} if any(_is_lost(known, r, to) for r in known.receivers.get(port, ()))}
+    for operator in {step.operator for step in found}:
+        captured = known.captured(operator).outputs
+        ends |= {port for port in known.ports(operator) if port.name not in captured and wanted(port)}
 
     def made(operator: str, worn: Worn) -> Iterable[int]:
         return [number for port, number in worn.made.items() if wanted(Port(operator, port))]
 
-    trace = Trace(start, "forward", tuple(found), tuple(cut), _edge(log, found, made))
+    trace = Trace(start, "forward", tuple(found), tuple(sorted(ends)), _edge(log, found, made))
     return trace if to is None else _leading(trace, to)
+
+
+def _is_lost(known: Connections, receiver: Port, to: Port | None) -> bool:
+    """Say whether nothing is told of what a port receives, though it may lead to where a trace is to go."""
+    if receiver.name in known.captured(receiver.operator).inputs:
+        return False
+    return to is None or any(port in known.before(to) for port in known.ports(receiver.operator))
 
 
 def _kept(step: Step, wanted: Callable[[Port], bool]) -> Step:
@@ -135,22 +144,26 @@ def _walk(
     known: Connections,
     start: EventId,
     steps: Callable[[Port, Sequence[int]], list[Step]],
-    onward: Callable[[Step], tuple[EventId, ...]],
+    ends: Callable[[Step], tuple[tuple[EventId, ...], tuple[EventId, ...]]],
     nearest_last: bool,
-) -> tuple[list[Step], list[Port]]:
-    """Go from port to port, with all events met there; returns the steps, and the ports that nothing led on from."""
+) -> tuple[list[Step], set[Port]]:
+    """Go from port to port, with all events met there; returns the steps, and the ports of events nothing led on from.
+
+    `ends` gives the events of a step that lead to it, and those that it leads to.
+    """
     waiting: dict[Port, set[int]] = {start.port: {start.number}}
     found: list[Step] = []
-    cut: list[Port] = []
+    cut: set[Port] = set()
     while waiting:
         # The one that no other can still lead to.
         port = (max if nearest_last else min)(waiting, key=lambda port: (known.depth(port.operator), port))
-        made = steps(port, sorted(waiting.pop(port)))
-        if not made:
-            cut.append(port)
+        numbers = waiting.pop(port)
+        made = steps(port, sorted(numbers))
+        if not numbers <= {event.number for step in made for event in ends(step)[0]}:
+            cut.add(port)
         found += made
         for step in made:
-            for event in onward(step):
+            for event in ends(step)[1]:
                 waiting.setdefault(event.port, set()).add(event.number)
     return found, cut
 
@@ -174,14 +187,13 @@ def check_path(known: Connections, port: Port, to: Port | None, backward: bool) 
     if to is None:
         return
     _check_port(known, to)
-    ahead = known.before(port) if backward else known.after(port)
+    ahead = (known.before(port) if backward else known.after(port)) - {port}
     if to not in ahead:
         where = f"{'before' if backward else 'after'} {port.told}"
-        raise NoSuchPort(to.told, where, [one.told for one in sorted(ahead - {port})])
+        raise NoSuchPort(to.told, where, [one.told for one in sorted(ahead)])
 
 
 def _check_port(known: Connections, port: Port) -> None:
-    operators = {one.operator for pair in known.senders.items() for one in pair} | set(known.captures)
-    ports = {made for operator in operators for made in known.ports(operator)}
+    ports = known.all_ports()
     if port not in ports:
         raise NoSuchPort(port.told, "in this log", [one.told for one in sorted(ports)])

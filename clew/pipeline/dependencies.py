@@ -21,8 +21,9 @@ from clew.pipeline.operators import LateRecords
 from clew.pipeline.records import Branch, Filter, PerRecord
 from clew.pipeline.times import BOUNDS
 
-#: Columns that say where a record of an input table comes from: the event's number, and its place there.
-EVENT, PLACE = "_clew_event", "_clew_record"
+#: Columns that say where a record of an input table comes from: the event's number, and its place there. Nobody calls
+#: a column of his own so.
+EVENT, PLACE = "⟨clew event⟩", "⟨clew record⟩"
 
 
 @dataclass(frozen=True)
@@ -111,5 +112,14 @@ def _among(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> pa.ChunkedArray:
         return pc.is_in(values, value_set=wanted.unique().cast(values.type), skip_nulls=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         # Lists and structs are not looked up by Arrow.
-        among = wanted.to_pylist()
-        return pa.chunked_array([pa.array([value in among for value in values.to_pylist()], pa.bool_())])
+        among = {_comparable(value) for value in wanted.to_pylist()}
+        return pa.chunked_array([pa.array([_comparable(value) in among for value in values.to_pylist()], pa.bool_())])
+
+
+def _comparable(value: Any) -> Any:
+    """Return what is equal for values that are the same, down to the innermost; Python takes no NaN for another."""
+    if isinstance(value, Mapping):
+        return tuple((key, _comparable(inner)) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_comparable, value))
+    return "NaN" if isinstance(value, float) and value != value else value

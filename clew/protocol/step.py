@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clew.ids import InputSetId, Port
+from clew.ids import NONE_SET, InputSetId, Port
 from clew.protocol.rows import AsideRow, Assignment, Bodies, EventRun, Label, Lineage, WriteRow
 
 
@@ -212,9 +212,13 @@ class ResolveAside:
 
 @dataclass(frozen=True, slots=True)
 class ForgetPort:
-    """Forget what was acknowledged on a receiving port that another sender, or none, leads to now."""
+    """Forget what was acknowledged on a receiving port that another sender, or none, leads to now.
+
+    Of Input Sets up to `upto` the log then cannot say any more what they took there.
+    """
 
     receiver: Port
+    upto: InputSetId = NONE_SET
 
 
 @dataclass(frozen=True, slots=True)

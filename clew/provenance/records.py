@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from clew.ids import EventId
+from clew.ids import EventId, InputSetId
 from clew.lineage.steps import Step
 from clew.lineage.trace import Trace
 
@@ -19,6 +19,8 @@ class RecordTrace:
 
     trace: Trace
     records: Mapping[EventId, tuple[int, ...]]
+    #: Input Sets, by operator, of whose events all records are here: their operator was another one then.
+    widened: tuple[tuple[str, InputSetId], ...] = ()
 
 
 def records_back(trace: Trace, place: int, narrow: Narrow) -> RecordTrace:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clew.errors import GraphChanged, SetupFailed
-from clew.ids import InputSetId, Port
+from clew.ids import NONE_SET, InputSetId, Port
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.pipeline.schema import apart, fixed, from_bytes
 from clew.protocol.log.context import fresh
@@ -377,7 +377,8 @@ def _version(spec: OperatorSpec, held: Held, findings: Sequence[Finding]) -> Map
     """Return what the log is to keep of an operator.
 
     `mixed` is the last Input Set (of a source: the last event) that an earlier version may have made; `changes` are the
-    other parts that were changed while the run was under way.
+    other parts that were changed while the run was under way; `formed` is the last Input Set that other windows, or
+    other inputs, have formed.
     """
     version = held.version or {"mixed": 0, "changes": []}
     changed = {finding.part for finding in findings} - {""}
@@ -385,7 +386,11 @@ def _version(spec: OperatorSpec, held: Held, findings: Sequence[Finding]) -> Map
     if "code" in changed and held.state is not None:
         mixed = held.counter("sent", "out") if spec.is_source else int(held.state.context.get("input_set", 0))
     changes = sorted({*version["changes"], *(changed - {"code", "reads"})})
-    return {"parts": dict(spec.version), "mixed": mixed, "changes": changes}
+    formed = version.get("formed", 0)
+    if changed & {"window", "inputs"} and held.state is not None:
+        formed = int(held.state.context.get("input_set", 0))
+    own = {"formed": formed} if formed else {}
+    return {"parts": dict(spec.version), "mixed": mixed, "changes": changes, **own}
 
 
 def _moves(spec: OperatorSpec, logged: Logged, findings: Sequence[Finding], retakes: bool) -> list[Write]:
@@ -447,7 +452,8 @@ def _forget(operator: str, held: Held, ports: Collection[str]) -> Iterator[Write
     """Drop the events of some ports, and the Input Sets that have no others."""
     empty = [number for number, events in held.open.items() if all(port in ports for port, _ in events)]
     yield from (FinishSets(operator, InputSetId(number), 1) for number in sorted(empty))
-    yield from (ForgetPort(Port(operator, port)) for port in ports)
+    last = NONE_SET if held.state is None else InputSetId(held.state.context.get("input_set", 0))
+    yield from (ForgetPort(Port(operator, port), last) for port in ports)
 
 
 def _drop_writes(operator: str, held: Held, kept: Collection[str]) -> Iterator[Write]:

@@ -1,21 +1,23 @@
 """Which records of an Input Set can have contributed to some of its Output Set, by the log and the declarations."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, wraps
 from typing import Any
 
 import pyarrow as pa
 
-from clew.ids import EventId, InputSetId
+from clew.errors import SetExpired
+from clew.ids import WRITES, EventId, InputSetId
 from clew.pipeline.dependencies import EVENT, PLACE, contributing, dependencies, placed
 from clew.pipeline.graph import Graph
 from clew.pipeline.records import PerRecord
 from clew.pipeline.schema import from_bytes
+from clew.protocol.rows import WriteRow
 from clew.runtime.bodies import load
 from clew.runtime.codec import decode
 from clew.runtime.engine import InlineEngine
-from clew.runtime.past import Past, has_one_event, past, records, run_again
+from clew.runtime.past import Past, has_one_event, made_as_now, past, records, run_again
 from clew.runtime.task import Failure
 from clew.store.base import KeptStore
 
@@ -23,15 +25,29 @@ from clew.store.base import KeptStore
 Places = Mapping[EventId, tuple[int, ...]]
 
 
-def contributions(
-    graph: Graph, store: KeptStore, root: str | None
-) -> Callable[[str, InputSetId, Places], dict[EventId, set[int]]]:
-    """Return what finds, for records of an Output Set, those of its Input Set that can have a part in them."""
+#: Finds, for records of the Output Set of an Input Set, those of some of its events that can have a part in them.
+Find = Callable[[str, InputSetId, Sequence[EventId], Places], dict[EventId, set[int]]]
+
+
+def contributions(graph: Graph, store: KeptStore, root: str | None, widened: set[tuple[str, InputSetId]]) -> Find:
+    """Return what finds records that contributed.
+
+    What an operator is declared to be now tells nothing of Output Sets that were made when it was something else, and
+    of what collection has worn not all is known: of these all records are found. Of the former `widened` is told.
+    """
+    versions = store.versions()
 
     # Records of one Output Set are asked for one after the other.
     @lru_cache(maxsize=4)
-    def read(operator: str, input_set: InputSetId) -> tuple[Past, dict[str, pa.Table]]:
-        one = past(graph, store, operator, input_set, root)
+    def read(operator: str, input_set: InputSetId) -> tuple[Past, dict[str, pa.Table]] | None:
+        spec = graph.operators.get(operator)
+        if spec is None or not made_as_now(spec, versions, input_set):
+            widened.add((operator, input_set))
+            return None
+        try:
+            one = past(graph, store, operator, input_set, root)
+        except SetExpired:
+            return None
         return one, _tables(one, store)
 
     @lru_cache(maxsize=64)
@@ -40,25 +56,55 @@ def contributions(
 
     @lru_cache(maxsize=4)
     def makers(operator: str, input_set: InputSetId) -> tuple[int, ...] | None:
-        return _makers(graph, store, root, read(operator, input_set)[0])
+        known = read(operator, input_set)
+        return None if known is None else _makers(graph, store, root, known[0])
 
-    def find(operator: str, input_set: InputSetId, outputs: Places) -> dict[EventId, set[int]]:
-        if graph.operators[operator].is_sink:
-            return _written(graph, store, operator, input_set, outputs, of)
-        one, tables = read(operator, input_set)
+    def find(
+        operator: str, input_set: InputSetId, inputs: Sequence[EventId], outputs: Places
+    ) -> dict[EventId, set[int]]:
         found: dict[EventId, set[int]] = {}
         for event, places in outputs.items():
-            made = of(event)
-            for port, table in tables.items():
-                known = dependencies(one.spec, one.spec.function(one.work.function), port, table.schema)
-                if (rows := makers(operator, input_set)) is not None:
-                    table = table.take(pa.array(sorted({rows[place] for place in places}), pa.int64()))
-                chosen = contributing(known, made, places, table)
-                for number, place in zip(chosen[EVENT].to_pylist(), chosen[PLACE].to_pylist()):
-                    found.setdefault(EventId(one.spec.inputs[port], number), set()).add(place)
+            row = store.write_action(event.port, event.number) if event.port.name.startswith(WRITES) else None
+            if row is not None and row.events:
+                own = _named(row, places, of)
+            elif (known := read(operator, input_set)) is None:
+                own = {one: set(range(of(one).num_rows)) for one in inputs}
+            else:
+                own = _narrowed(*known, of(event), places, makers(operator, input_set))
+            for one, chosen in own.items():
+                found.setdefault(one, set()).update(chosen)
         return found
 
     return find
+
+
+def _narrowed(
+    one: Past, tables: Mapping[str, pa.Table], made: pa.Table, places: tuple[int, ...], rows: tuple[int, ...] | None
+) -> dict[EventId, set[int]]:
+    """Return the records of an Input Set that windows and attribute dependencies leave for some of an event."""
+    found: dict[EventId, set[int]] = {}
+    for port, table in tables.items():
+        known = dependencies(one.spec, one.spec.function(one.work.function), port, table.schema)
+        if rows is not None:
+            table = table.take(pa.array(sorted({rows[place] for place in places}), pa.int64()))
+        chosen = contributing(known, made, places, table)
+        for number, place in zip(chosen[EVENT].to_pylist(), chosen[PLACE].to_pylist()):
+            found.setdefault(EventId(one.spec.inputs[port], number), set()).add(place)
+    return found
+
+
+def _named(row: WriteRow, places: tuple[int, ...], of: Callable[[EventId], pa.Table]) -> dict[EventId, set[int]]:
+    """A write action of a sink writes the records of the events that it names, one after the other."""
+    found: dict[EventId, set[int]] = {}
+    before = 0
+    for port, first, count in row.events:
+        for event in (EventId(port, number) for number in range(first, first + count)):
+            rows = of(event).num_rows
+            own = {place - before for place in places if before <= place < before + rows}
+            if own:
+                found[event] = own
+            before += rows
+    return found
 
 
 def _tables(one: Past, store: KeptStore) -> dict[str, pa.Table]:
@@ -110,27 +156,3 @@ def _makers(graph: Graph, store: KeptStore, root: str | None, one: Past) -> tupl
     made = () if isinstance(result, Failure) else result.get(events[0].port.name, ())
     same = len(made) == 1 and made[0].num_rows == sum(counts) and made[0].equals(records(store, events[0], root))
     return tuple(place for place, count in enumerate(counts) for _ in range(count)) if same else None
-
-
-def _written(
-    graph: Graph,
-    store: KeptStore,
-    operator: str,
-    input_set: InputSetId,
-    outputs: Places,
-    of: Callable[[EventId], pa.Table],
-) -> dict[EventId, set[int]]:
-    """A write action writes the records of its events, one after the other."""
-    spec = graph.operators[operator]
-    wanted = {place for places in outputs.values() for place in places}
-    found: dict[EventId, set[int]] = {}
-    before = 0
-    for member in store.inputs_of(operator, input_set, 1):
-        for number in range(member.first, member.first + member.count):
-            event = EventId(spec.inputs[member.port.name], number)
-            rows = of(event).num_rows
-            own = {place - before for place in wanted if before <= place < before + rows}
-            if own:
-                found[event] = own
-            before += rows
-    return found

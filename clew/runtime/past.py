@@ -1,19 +1,21 @@
 """Input Sets of the past, as the log has them: to be looked at, or to be run once more."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
-from clew.errors import NoSuchFunction, RecordRefused, SchemaChanged, SetExpired, TypeRefused
-from clew.ids import Capture, EventId, InputSetId, Port
+from clew.errors import FormedOtherwise, NoSuchFunction, RecordRefused, SchemaChanged, SetExpired, TypeRefused
+from clew.ids import WRITES, Capture, EventId, InputSetId, Port
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.pipeline.schema import from_bytes
 from clew.pipeline.windows import Each
 from clew.protocol.log.alg3_generate import Productions
 from clew.protocol.rows import Bodies, Label, LookupRow, Member
 from clew.runtime.bodies import BodyPlace, load
-from clew.runtime.codec import checksum, decode
+from clew.runtime.codec import checksum, decode, decode_stream
 from clew.runtime.engine import Engine, Job
 from clew.runtime.lookups import kept_bytes
 from clew.runtime.task import Failure, GenerateTask, Part, SetWork
@@ -37,7 +39,9 @@ class Past:
 
 
 def records(store: KeptStore, event: EventId, root: str | None) -> pa.Table:
-    """Return the records of an event."""
+    """Return the records of an event, or those that a write action writes."""
+    if event.port.name.startswith(WRITES):
+        return _written(store, event, root)
     schema = store.schema(event.port)
     for run in store.events(event.port, event.number, 1):
         for body in load(root, run.bodies):
@@ -46,9 +50,20 @@ def records(store: KeptStore, event: EventId, root: str | None) -> pa.Table:
     return pa.table({}) if schema is None else from_bytes(schema).empty_table()
 
 
+def _written(store: KeptStore, event: EventId, root: str | None) -> pa.Table:
+    row = store.write_action(event.port, event.number)
+    if row is None:
+        return pa.table({})
+    own = [decode_stream(body) for body in load(root, row.bodies)]
+    named = [EventId(port, first + index) for port, first, count in row.events for index in range(count)]
+    return pa.concat_tables([*own, *(records(store, one, root) for one in named)] or [pa.table({})])
+
+
 def past(graph: Graph, store: KeptStore, operator: str, number: InputSetId, root: str | None) -> Past:
     """Return an Input Set as its function saw it; raises SetExpired where some of it is no longer in the log."""
     spec = graph.operators[operator]
+    if not formed_as_now(spec, store.versions(), number):
+        raise FormedOtherwise(operator, number)
     captured = [port for port in store.captures().get(operator, Capture()).outputs if port in spec.outputs]
     members = store.inputs_of(operator, number, 1)
     function, key = _label(spec, store, number)
@@ -76,6 +91,37 @@ def past(graph: Graph, store: KeptStore, operator: str, number: InputSetId, root
         if port in known or port not in spec.outputs
     }
     return Past(spec, work, events, made, without)
+
+
+def formed_as_now(spec: OperatorSpec, versions: Mapping[str, Any], number: InputSetId) -> bool:
+    """Say whether an Input Set was formed by the windows and inputs that its operator has now."""
+    if spec.name not in versions:
+        # Logs from before versions say of no operator what it was.
+        return not versions
+    version = versions[spec.name]
+    was, now = version["parts"], spec.version
+    if _windows(was["window"]) != _windows(now["window"]) or was["inputs"] != now["inputs"]:
+        return False
+    changed = {"window", "inputs"} & set(version["changes"])
+    return not changed or number > version.get("formed", number)
+
+
+def _windows(part: str) -> Any:
+    """Return what a version says of windows, whatever their functions are called."""
+    try:
+        windows, end = json.JSONDecoder().raw_decode(part)
+    except ValueError:
+        # Of a general operator, in other words.
+        return part
+    return list(windows.values()), part[end:]
+
+
+def made_as_now(spec: OperatorSpec, versions: Mapping[str, Any], number: InputSetId) -> bool:
+    """Say whether an Output Set was made by what its operator is now."""
+    if not formed_as_now(spec, versions, number) or spec.name not in versions:
+        return not versions
+    version = versions[spec.name]
+    return bool(version["parts"].get("code") == spec.version["code"] and number > version["mixed"])
 
 
 def _lacks_events(spec: OperatorSpec, worn: Worn, number: InputSetId, function: str) -> bool:

@@ -241,7 +241,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Worn:
-    """Up to which Input Set those of an operator may have lost events to collection; later ones are whole."""
+    """Up to which Input Set those of an operator may have lost events: to collection, or with an input; later ones are whole."""
 
     #: By input port, of the events that they took; by output port, of those that were made of them.
     taken: Mapping[str, int]
@@ -267,7 +267,7 @@ class Lineages(Protocol):
         """Say whether the last event of a port is the end of its stream, which holds no records."""
 
     def worn(self, operator: str) -> Worn:
-        """Return which Input Sets of an operator may have lost events to collection."""
+        """Return which Input Sets of an operator may have lost events."""
 
     def origins(self, port: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
         """Return which Input Sets some events were made of: (number, Input Set), in order.
@@ -289,6 +289,9 @@ class Lineages(Protocol):
 
     def read_action(self, operator: str, action: int) -> ReadActionRow | None:
         """Return a read action of a source."""
+
+    def write_action(self, port: Port, number: int) -> WriteRow | None:
+        """Return a write action, done or not; None where it is no longer in the log."""
 
     def made_before(self, port: Port, time: float) -> int:
         """Return the last event, or write action, of a port that was logged before a time (seconds since the epoch)."""

@@ -16,7 +16,7 @@ from clew.store.lineage_rows import forget_lineage, last_set_upto
 from clew.store.rowcodec import decode_named, sets_covered
 from clew.store.sqllineage import collected
 from clew.store.sqlread import files_in
-from clew.store.statements import Transaction
+from clew.store.statements import WEAR, Transaction
 
 _MARK = """INSERT INTO collected (operator, port, upto) VALUES (?, ?, ?)
     ON CONFLICT (operator, port) DO UPDATE SET upto = excluded.upto"""
@@ -95,17 +95,12 @@ def _collect_port(log: Transaction, port: Port, grace: int, named: int | None, f
     return int(upto - before)
 
 
-_WEAR = """INSERT INTO worn (operator, side, port, input_set) VALUES (?, ?, ?, ?)
-    ON CONFLICT (operator, side, port) DO UPDATE SET input_set = excluded.input_set
-    WHERE excluded.input_set > worn.input_set"""
-
-
 def _wear(log: Transaction, port: Port, receivers: Iterable[tuple[str, str]], upto: int) -> None:
     """Remember the last Input Sets that lose events of a port up to a number; none after them does.
 
     They are numbered as they open, so of one input all before the last have lost their first event too.
     """
-    log.run(_WEAR, port.operator, "made", port.name, last_set_upto(log, port, upto))
+    log.run(WEAR, port.operator, "made", port.name, last_set_upto(log, port, upto))
     for receiver in receivers:
         taken = log.fetch(
             "SELECT first, count, input_set, size, skip FROM ack WHERE operator = ? AND port = ? AND first <= ? "
@@ -115,7 +110,7 @@ def _wear(log: Transaction, port: Port, receivers: Iterable[tuple[str, str]], up
         )  # fmt: skip
         covered = (sets_covered((s, size, skip), min(count, upto + 1 - first)) for first, count, s, size, skip in taken)
         operator, name = receiver
-        log.run(_WEAR, operator, "taken", name, max((first + count - 1 for first, count in covered), default=0))
+        log.run(WEAR, operator, "taken", name, max((first + count - 1 for first, count in covered), default=0))
 
 
 def _collect_writes(log: Transaction, keep: Mapping[Port, int], files: set[str]) -> None:

@@ -340,7 +340,8 @@ class MemoryStore(MemoryLineage, MemoryLeases):
                 self._log_writes(port, rows)
             case FinishWrites(port, first, count):
                 self._finish_writes(port, first, count)
-            case ForgetPort(receiver):
+            case ForgetPort(receiver, upto):
+                self._rows.worn_taken[receiver] = max(self._rows.worn_taken.get(receiver, 0), upto)
                 sent = self._rows.sent.get(self._senders[receiver], {}) if receiver in self._senders else {}
                 self._rows.entries[receiver] = {n: [Entry(n, "undone", receiver)] for n in sent}
                 self._rows.last_acknowledged.pop(receiver, None)

@@ -4,8 +4,8 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from clew.ids import Capture, InputSetId, Port, writes_port
-from clew.protocol.rows import Label, Member, ReadActionRow, ReadEventRow
+from clew.ids import WRITES, Capture, InputSetId, Port, writes_port
+from clew.protocol.rows import Label, Member, ReadActionRow, ReadEventRow, WriteRow
 from clew.store.base import Worn
 
 if TYPE_CHECKING:
@@ -90,6 +90,11 @@ class MemoryLineage:
         with self._lock:
             rows = self._rows.read_actions.get(operator, {}).values()
             return next((row for row in rows if row.action == action), None)
+
+    def write_action(self, port: Port, number: int) -> WriteRow | None:
+        with self._lock:
+            writes = self._rows.writes.get(Port(port.operator, port.name.removeprefix(WRITES)), {})
+            return writes[number][0] if number in writes else None
 
     def made_before(self, port: Port, time: float) -> int:
         with self._lock:

@@ -12,12 +12,12 @@ from typing import Any
 
 from clew.ids import NONE_SET, WRITES, Capture, InputSetId, Port
 from clew.protocol.log.runs import REJOINED_AT_MOST
-from clew.protocol.rows import Label, Member, ReadActionRow, ReadEventRow, label_of
+from clew.protocol.rows import Label, Member, ReadActionRow, ReadEventRow, WriteRow, label_of
 from clew.store.base import Worn
 from clew.store.done import done_upto
 from clew.store.identity import captures
 from clew.store.lineage_rows import first_set_from, lineage_of_events, lineage_of_sets, ports_of_lineage
-from clew.store.rowcodec import decode_bodies, decode_headers, events_covered, set_of, sets_covered
+from clew.store.rowcodec import decode_bodies, decode_headers, decode_named, events_covered, set_of, sets_covered
 from clew.store.statements import Transaction
 
 _INPUTS = """SELECT port, first, count, seq, input_set, size, skip FROM ack
@@ -37,6 +37,9 @@ _READS = """SELECT input_set, connection, action, done, description, count, size
 
 _FIRST_INPUTS = """SELECT port, min(first) FROM ack WHERE operator = ? AND input_set >= ? GROUP BY port
     UNION ALL SELECT port, min(first) FROM rejoined WHERE operator = ? AND input_set >= ? GROUP BY port"""
+_WRITE = "SELECT events FROM write_action WHERE operator = ? AND connection = ? AND number = ?"
+_WRITTEN = """SELECT count, size, lengths, checksums, file, start, data FROM write_body
+    WHERE operator = ? AND connection = ? AND number = ? ORDER BY part"""
 _LAST_HEADERS = "SELECT headers, facts FROM sent WHERE operator = ? AND port = ? ORDER BY first DESC LIMIT 1"
 
 
@@ -124,6 +127,16 @@ class SqlLineage(ABC):
                 operator, action,
             )  # fmt: skip
         return next((ReadActionRow(number, c, text, bool(complete)) for number, c, text, complete in rows), None)
+
+    def write_action(self, port: Port, number: int) -> WriteRow | None:
+        asked = (port.operator, port.name.removeprefix(WRITES), number)
+        with self._snapshot() as log:
+            if number <= collected(log, port):
+                return None
+            bodies = tuple(decode_bodies(columns) for columns in log.fetch(_WRITTEN, *asked))
+            for (named,) in log.fetch(_WRITE, *asked):
+                return WriteRow(number, decode_named(named), bodies)
+        return None
 
     def made_before(self, port: Port, time: float) -> int:
         sql = (

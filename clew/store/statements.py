@@ -105,6 +105,10 @@ _WRITE = "INSERT INTO write_action (operator, connection, number, events, at) VA
 _WRITE_BODY = """INSERT INTO write_body (operator, connection, number, part,
         count, size, lengths, checksums, file, start, data)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+#: Of one input, all Input Sets up to the last that has lost an event have lost one.
+WEAR = """INSERT INTO worn (operator, side, port, input_set) VALUES (?, ?, ?, ?)
+    ON CONFLICT (operator, side, port) DO UPDATE SET input_set = excluded.input_set
+    WHERE excluded.input_set > worn.input_set"""
 _FORGET = tuple(f"DELETE FROM {table} WHERE operator = ? AND port = ?" for table in ("ack", "rejoined"))
 _NO_KEYS = "DELETE FROM keyed_state WHERE operator = ?"
 _VERSION = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
@@ -142,8 +146,9 @@ def statements_of(write: Write) -> list[Statement]:
             return [Statement(_STATE, (operator, state_id, encode_json(context), encode_json(state)))]
         case LogWrites(port, writes):
             return [statement for row in writes for statement in _log_write(port, row)]
-        case ForgetPort(receiver):
-            return [Statement(forget, tuple(receiver)) for forget in _FORGET]
+        case ForgetPort(receiver, upto):
+            worn = Statement(WEAR, (receiver.operator, "taken", receiver.name, upto))
+            return [*(Statement(forget, tuple(receiver)) for forget in _FORGET), worn]
         case ForgetKeys(operator):
             return [Statement(_NO_KEYS, (operator,))]
         case StoreVersion(operator, None):

@@ -157,7 +157,7 @@ def test_a_comparison_leaves_out_what_events_are_gone_of(file: str) -> None:
     answer = call("diff", file, "sums")
     assert answer.exit_code == 0
     assert "0 of 1 Input Set of sums give something else" in answer.stdout
-    assert "1 further Input Set may have lost events to collection, and was not run" in answer.stdout
+    assert "1 further Input Set was not run: events may be lost to collection, or another window" in answer.stdout
     assert json.loads(call("diff", file, "sums", "--json").stdout)["expired"] == [2]
 
 
