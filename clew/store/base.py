@@ -241,7 +241,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Worn:
-    """Up to which Input Set those of an operator may have lost events: to collection, or with an input; later ones are whole."""
+    """Up to which Input Set those of an operator may have lost events, as to collection; later ones are whole."""
 
     #: By input port, of the events that they took; by output port, of those that were made of them.
     taken: Mapping[str, int]
