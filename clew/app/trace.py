@@ -254,11 +254,15 @@ def _as_mermaid(found: Trace) -> str:
             if event not in names:
                 lines.append(f'    {node(event)}["{_named([event])}"]')
         own = node((step.operator, step.input_set))
-        lines.append(f'    {own}(["{step.operator} {step.input_set}"])')
+        lines.append(f'    {own}(["{step.operator} {step.input_set}{", dropped" if step.dropped else ""}"])')
         lines += [f"    {node(event)} --> {own}" for event in step.inputs]
         for read in step.reads:
             lines.append(f'    {node(read)}[("{read}")] --> {own}')
         lines += [f"    {own} --> {node(event)}" for event in step.outputs]
+        for row in step.asides:
+            told = f"set aside as {step.operator}#{row.number} ({row.status}): {row.error.get('kind')}"
+            lines.append(f'    {own} -.-> {node((step.operator, "aside", row.number))}["{told}"]')
+    lines += [f'    {node(port)}["{port.told}: no lineage is captured here"]' for port in found.cut]
     return "\n".join(lines)
 
 

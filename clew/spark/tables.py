@@ -130,6 +130,10 @@ class EventsTable(Table):
             yield _table(rows, schema)
 
 
+#: Columns of table records besides the port's own: the event of a record, and its place there.
+EVENT, PLACE = "_clew_event", "_clew_record"
+
+
 class RecordsTable(Table):
     """The records of a port, each with its event and its place there."""
 
@@ -143,8 +147,13 @@ class RecordsTable(Table):
         own = log.schema(port)
         if own is None:
             raise SetupFailed(f"port {port} has sent no records, so that its columns are not known", "run it first")
-        number = pa.int64()
-        return pa.schema([pa.field("_clew_event", number), pa.field("_clew_record", number), *from_bytes(own)])
+        columns = from_bytes(own)
+        for name in sorted({EVENT, PLACE}.intersection(columns.names)):
+            raise SetupFailed(
+                f"port {port} has a column {name} of its own, which table records has for something else",
+                "let an operator rename it, and read what that sends",
+            )
+        return pa.schema([pa.field(EVENT, pa.int64()), pa.field(PLACE, pa.int64()), *columns])
 
     def rows(self, log: LogReader, events: Range, schema: pa.Schema) -> Iterator[pa.Table]:
         own = log.schema(events.port)
@@ -185,7 +194,7 @@ def _numbered(number: int, records: pa.Table) -> pa.Table:
     count = records.num_rows
     places = pa.array(range(count), pa.int64())
     columns = [pa.repeat(pa.scalar(number, pa.int64()), count), places, *records.columns]
-    return pa.Table.from_arrays(columns, ["_clew_event", "_clew_record", *records.column_names])
+    return pa.Table.from_arrays(columns, [EVENT, PLACE, *records.column_names])
 
 
 def _headers(log: LogReader, port: Port, first: int, count: int) -> dict[int, tuple[int | None, int | None, bool]]:

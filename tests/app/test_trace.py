@@ -70,6 +70,8 @@ def test_what_was_set_aside_leads_to_its_error(file: str) -> None:
     (aside,) = step["quarantined"]
     assert (step["outputs"], aside["id"], aside["status"]) == ([], "inverse#1", "held")
     assert aside["error"]["message"] == "division by zero"
+    chart = call("trace", "forward", file, "numbers.out#4", "--mermaid").stdout
+    assert '["set aside as inverse#1 (held): ZeroDivisionError"]' in chart
 
 
 def test_a_flowchart_names_events_and_input_sets(file: str) -> None:

@@ -217,6 +217,18 @@ def test_spark_hands_on_what_the_data_source_says(known: SparkSession, log: str)
         known.read.format("clew").options(log=log, pipeline="diamond", table="records", port="nobody").load()
 
 
+def test_a_column_that_the_table_has_itself_is_refused_with_a_cure(tmp_path: Path) -> None:
+    pipeline = Pipeline("again")
+    source = pipeline.source("read", generator(lambda index: pa.table({"_clew_event": [index], "n": [index]}), 2))
+    pipeline.sink(source, files(tmp_path / "out"))
+    log = f"sqlite:///{tmp_path / 'log.db'}"
+    run(pipeline, log=log, engine="inline")
+    with pytest.raises(
+        ClewError, match=r"port read\.out has a column _clew_event of its own, .*; let an operator rename"
+    ):
+        read_here(DefaultSource({"log": log, "pipeline": "again", "table": "records", "port": "read"}))
+
+
 def test_a_port_that_has_sent_nothing_has_no_records_and_no_columns(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     with closing(Log.at(url, "diamond").open("diamond")) as store:
