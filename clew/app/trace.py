@@ -141,6 +141,12 @@ def _tell_ends(found: Trace) -> None:
     """
     for cut in found.cut:
         typer.echo(f"the trace ends at {cut.told}: no lineage is captured of all that comes there; {_CURE}")
+    for event, operator in found.passed[:_MOST]:
+        typer.echo(
+            f"{event.told} is in no Input Set of {operator}: it came too late for its windows, or before {operator}"
+        )
+    if len(found.passed) > _MOST:
+        typer.echo(f"and {counted(len(found.passed) - _MOST, 'further event')} so")
     for operator, sets in _by_operator((step.operator, step.input_set) for step in found.edge).items():
         what = f"Input Set{'s' if len(sets) > 1 else ''} {_ranges(sets)} of {operator}"
         verb = "may have taken" if found.direction == "back" else "may have made"
@@ -286,5 +292,6 @@ def _as_json(found: Trace) -> Mapping[str, Any]:
             for step in found.steps
         ],
         "cut": [str(port) for port in found.cut],
+        "passed_over": [{"event": str(event), "operator": operator} for event, operator in found.passed],
         "may_lack_events": [{"operator": step.operator, "input_set": step.input_set} for step in found.edge],
     }

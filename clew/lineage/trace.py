@@ -25,6 +25,8 @@ class Trace:
     cut: tuple[Port, ...] = ()
     #: Steps at the edge of what was collected: events that lead on from them may be gone.
     edge: tuple[Step, ...] = ()
+    #: Events that an operator has passed over, so that they are in none of its Input Sets: they came too late.
+    passed: tuple[tuple[EventId, str], ...] = ()
     _by_event: dict[EventId, list[Step]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -95,8 +97,25 @@ def forward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
     def made(operator: str, worn: Worn) -> Iterable[int]:
         return [number for port, number in worn.made.items() if wanted(Port(operator, port))]
 
-    trace = Trace(start, "forward", tuple(found), tuple(sorted(ends)), _edge(log, found, made))
+    passed = _passed(log, known, start, found, to)
+    trace = Trace(start, "forward", tuple(found), tuple(sorted(ends)), _edge(log, found, made), passed)
     return trace if to is None else _leading(trace, to)
+
+
+def _passed(
+    log: Lineages, known: Connections, start: EventId, steps: Sequence[Step], to: Port | None
+) -> tuple[tuple[EventId, str], ...]:
+    """Return the events of a trace that some operator is done with and has in no Input Set."""
+    met = {start, *(event for step in steps for event in step.outputs if event.port != to)}
+    taken = {(event, step.operator) for step in steps for event in step.inputs}
+    found = []
+    for event in sorted(met):
+        for receiver in known.receivers.get(event.port, ()):
+            told = receiver.name in known.captured(receiver.operator).inputs
+            on_path = to is None or any(port in known.before(to) for port in known.ports(receiver.operator))
+            if told and on_path and (event, receiver.operator) not in taken:
+                found += [(event, receiver.operator)] if event.number < log.undone_from(receiver) else []
+    return tuple(dict.fromkeys(found))
 
 
 def _is_lost(known: Connections, receiver: Port, to: Port | None) -> bool:

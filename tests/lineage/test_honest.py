@@ -390,8 +390,11 @@ def test_an_event_that_came_too_late_is_said_to_have(tmp_path: Path, url: str) -
 
     pipeline.sink(total, files(tmp_path / "out"))
     run(pipeline, log=url, engine="inline")
+    graph = pipeline.graph()
+    assert [(event.number, by) for event, by in trace_forward(graph, "s#3", log=url).passed] == [(3, "total")]
+    assert trace_forward(graph, "s#1", log=url).passed == ()
     with pytest.raises(CameTooLate, match=r"s\.out#3 is in no Input Set of total: all its records came too late"):
-        replay(pipeline.graph(), "total", "s#3", log=url)
+        replay(graph, "total", "s#3", log=url)
 
 
 def test_how_deep_an_operator_lies_is_found_once_each() -> None:
