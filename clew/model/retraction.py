@@ -128,10 +128,11 @@ def _same_events(certificate: Certificate, port: Port, seen: _Seen) -> None:
 
 
 def _same_writes(certificate: Certificate, connection: Port, observed: _Observed) -> None:
-    spans = iter(observed.writes.get(connection, _Seen()).spans)
+    gone = last = certificate.collected_writes(connection)
+    seen = observed.writes.get(connection, _Seen()).spans
+    spans = iter([span for span in seen if span[0] > gone])
     span = next(spans, None)
     bodies: list[Body] = []
-    last = certificate.collected_writes(connection)
     for write in certificate.writes(connection):
         last = max(last, write.number)
         while span is not None and span[0] + span[1] <= write.number:
@@ -145,6 +146,11 @@ def _same_writes(certificate: Certificate, connection: Port, observed: _Observed
                 f"write actions {EventId(connection, span[0])} to #{write.number} are not those that were logged first"
             )
             raise Mistake(wrong(connection.operator, fact))
+    if seen and sum(seen[-1][:2]) - 1 > last:
+        fact = (
+            f"write action {EventId(connection, last + 1)} was logged, and the log does not hold it: it was taken back"
+        )
+        raise Mistake(wrong(connection.operator, fact))
     if observed.performed.get(connection, 0) > last:
         raise Mistake(_unlogged(connection, observed.performed[connection]))
 

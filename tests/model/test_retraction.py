@@ -9,6 +9,8 @@ import pytest
 
 from clew.errors import RunStopped
 from clew.faultpoint import arm
+from clew.model.read import opened_log
+from clew.model.retraction import check_trace
 from clew.run import Policy, run
 from clew.trace import TraceStep, load
 from tests.model.pipelines import each, general
@@ -136,6 +138,34 @@ def test_a_write_action_logged_with_another_content_was_taken_back(tmp_path: Pat
     found = only(made.verify(told))
     assert found.operator == "rates"
     assert f"write actions rates.report#{number} to #" in found.fact
+
+
+def test_a_write_action_that_was_logged_and_is_no_longer_was_taken_back(traced: Finished) -> None:
+    for beyond, writes in ((0, 1), (0, 3), (2, 1)):
+
+        def more(what: dict[str, Any], beyond: int = beyond, writes: int = writes) -> dict[str, Any]:
+            ((name, number, count, digest),) = what["writes"]
+            return {**what, "writes": [[name, number + count + beyond, writes, digest]]}
+
+        ((last,),) = traced.ask("SELECT max(number) FROM write_action WHERE operator = 'doubled_sink'")
+        found = only(traced.verify(doctored(steps(traced), "committed", "writes", more)))
+        assert (found.operator, found.fact) == (
+            "doubled_sink",
+            f"write action doubled_sink.out#{last + 1} was logged, and the log does not hold it: it was taken back",
+        )
+
+
+def test_write_actions_that_were_collected_in_part_were_not_taken_back(tmp_path: Path) -> None:
+    made = finished(general(tmp_path), tmp_path, trace=str(tmp_path / "trace.jsonl"))
+    step = next(step for step in steps(made) if step.operator == "rates" and step.what.get("writes"))
+    ((name, number, writes, _),) = step.what["writes"]
+    assert writes > 1
+    made.change(
+        f"DELETE FROM write_action WHERE operator = 'rates' AND number <= {number}",
+        f"INSERT INTO collected VALUES ('rates', 'writes:{name}', {number})",
+    )
+    with opened_log(made.url, made.pipeline.name, str(made.bodies)) as log:
+        assert check_trace(log, steps(made)) == []
 
 
 def test_steps_of_another_run_in_the_same_file_are_passed_over(traced: Finished, tmp_path: Path) -> None:
