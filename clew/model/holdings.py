@@ -18,7 +18,7 @@ from clew.ids import EventId, Port
 from clew.model.certificate import Body, Finding, wrong
 from clew.model.compare import Row, bucket_of, numbers_of, rows_of, same, shown, unmatched
 from clew.model.interpret import Frames, as_sent
-from clew.model.outside import file_tables, partition_tables, tables_held
+from clew.model.outside import counts_held, file_tables, partition_tables, tables_held
 from clew.model.read import Unreadable, records
 from clew.model.values import Misfit
 from clew.model.work import Stretch
@@ -137,6 +137,17 @@ class Numbers:
 
     def run(self, graph: Graph, frames: Frames | None) -> "array[int]":
         return _numbers(table for _, table in self.records.tables(graph))
+
+
+@dataclass(frozen=True, slots=True)
+class CountHeld:
+    """Count the records that an outside system holds; of a user's own it asks for records of the schema."""
+
+    held: Held
+    schema: pa.Schema
+
+    def run(self, graph: Graph, frames: Frames | None) -> int:
+        return sum(counts_held(self.held, self.schema))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import glob
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from itertools import islice
 from typing import Any
@@ -45,6 +45,20 @@ def tables_held(held: Held, schema: pa.Schema) -> Iterator[pa.Table]:
         except Exception as error:
             # Somebody's own code may fail in any way.
             raise Unreadable(f"{type(error).__name__}: {error}") from error
+
+
+def counts_held(held: Held, schema: pa.Schema) -> Iterator[int]:
+    """Yield how many records a place holds, some at a time, whatever their columns are.
+
+    A system of a user's own is asked for records of the schema.
+    """
+    if isinstance(held, FilesHeld):
+        yield from (_count_in(path, held.format) for path in files_of(held))
+    elif isinstance(held, RowsHeld):
+        with opened(held.database) as database:
+            yield from (count for (count,) in database.rows(f"SELECT count(*) FROM {_from(held)}"))
+    else:
+        yield from (table.num_rows for table in tables_held(held, schema))
 
 
 # Rows of a database.
@@ -97,14 +111,15 @@ def _table_of(held: RowsHeld) -> str:
 def _rows_held(held: RowsHeld, schema: pa.Schema) -> Iterator[pa.Table]:
     """Read a table, or a query's result in its order."""
     names = ", ".join(_quoted(name) for name in schema.names)
-    if held.table:
-        source, order = _table_of(held), ""
-    else:
-        source, order = f"({held.query}\n) AS q", f" ORDER BY {_quoted(held.order)}" if held.order else ""
+    order = f" ORDER BY {_quoted(held.order)}" if held.order and not held.table else ""
     with opened(held.database) as database:
-        rows = database.rows(f"SELECT {names} FROM {source}{order}")
+        rows = database.rows(f"SELECT {names} FROM {_from(held)}{order}")
         while page := list(islice(rows, _PAGE)):
             yield table_of(page, schema)
+
+
+def _from(held: RowsHeld) -> str:
+    return _table_of(held) if held.table else f"({held.query}\n) AS q"
 
 
 def _quoted(identifier: str) -> str:
@@ -188,18 +203,41 @@ def _partition(path: str, held: FilesHeld, schema: pa.Schema) -> pa.Table:
 
 def file_tables(path: str, schema: pa.Schema, format: str | None = None) -> Iterator[pa.Table]:
     """Read a file as records of the schema, some at a time."""
-    ending = os.path.splitext(path)[1].lower()
-    kind = format or next((name for name, endings in _EXTENSIONS.items() if ending in endings), "")
-    try:
-        match kind:
+    with _explained(path, ", ".join(map(str, schema))):
+        match _kind(path, format):
             case "parquet":
                 yield from _parquet(path, schema)
             case "csv":
                 yield from _csv(path, schema)
             case _:
                 yield from _json_lines(path, schema)
+
+
+def _count_in(path: str, format: str | None) -> int:
+    """Return how many records a file has."""
+    with _explained(path, "records"):
+        match _kind(path, format):
+            case "parquet":
+                return int(pa.parquet.read_metadata(path).num_rows)
+            case "csv":
+                return sum(batch.num_rows for batch in _open_csv(path)) if os.path.getsize(path) else 0
+            case _:
+                with open(path, encoding="utf-8-sig", newline="\n") as lines:
+                    return sum(not line.isspace() for line in lines)
+
+
+def _kind(path: str, format: str | None) -> str:
+    ending = os.path.splitext(path)[1].lower()
+    return format or next((name for name, endings in _EXTENSIONS.items() if ending in endings), "")
+
+
+@contextmanager
+def _explained(path: str, what: str) -> Iterator[None]:
+    """Say what is wrong with a file that cannot be read as what it is to hold."""
+    try:
+        yield
     except (Misfit, ValueError, KeyError, pa.ArrowException) as error:
-        raise Misfit(f"{path} does not hold {', '.join(map(str, schema))}: {error}") from error
+        raise Misfit(f"{path} does not hold {what}: {error}") from error
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {error.strerror or error}") from error
 

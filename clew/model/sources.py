@@ -4,13 +4,15 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 
+import pyarrow as pa
+
 from clew.errors import ClewError
 from clew.ids import EventId, Port
 from clew.model.certificate import Certificate, EventWrong, Finding, Verdict, undecided, wrong
 from clew.model.compare import shown
 from clew.model.declared import as_of_code
 from clew.model.evidence import stretches
-from clew.model.holdings import EventsLogged, FetchOne, Holding, Numbers, ReadSlice, Records, Slice
+from clew.model.holdings import CountHeld, EventsLogged, FetchOne, Holding, Numbers, ReadSlice, Records, Slice
 from clew.model.outside import files_of
 from clew.model.read import Unreadable
 from clew.model.replay import check_sent
@@ -102,13 +104,17 @@ class _Source:
         self._schema = certificate.schema(self._port)
 
     def check(self) -> Iterator[Finding]:
+        if self._schema is None and any(not sent.end for sent in self._log.sent(self._port)):
+            raise EventWrong("", f"the log has no schema of {self._port}, which has sent events")
         if self._log.changed(self._spec.name).mixed:
             fact = (
                 "its code changed in the course of the run, so that what it gave cannot be held against what it gives"
             )
             yield undecided(self._spec.name, fact)
             yield from self._intact()
-        elif isinstance(self._held, FilesHeld) and self._held.as_they_came and self._schema is not None:
+        elif self._schema is None and self._held is not None:
+            yield from self._compare_nothing(self._held)
+        elif isinstance(self._held, FilesHeld) and self._held.as_they_came:
             yield from self._compare_files(self._held)
         elif self._can_be_read_again:
             yield from self._compare()
@@ -125,9 +131,16 @@ class _Source:
     @property
     def _can_be_read_again(self) -> bool:
         if self._held is not None:
-            # Where it sent nothing, nobody knows what its records would be.
-            return self._schema is not None
+            return True
         return isinstance(self._source, Replayable) and not self._source.stores_snapshot
+
+    def _compare_nothing(self, held: Held) -> Iterator[Finding]:
+        """Where it sent nothing, nobody knows what its records would be, but how many there are can be asked."""
+        declared = self._spec.schemas.get(self._port.name)
+        (count,) = self._compute.map([CountHeld(held, pa.schema([]) if declared is None else declared)])
+        if count:
+            expected = f"{count} record{'' if count == 1 else 's'}"
+            yield undecided(self._spec.name, _fewer(0), expected=expected, found="no record")
 
     def _compare(self) -> Iterator[Finding]:
         index = 0
@@ -167,8 +180,7 @@ class _Source:
         event, found = self._record(((EventsLogged(part), None) for part in self._stretches()), index)
         _, expected = self._record(self._read(), index)
         if not event and self._held is not None:
-            fact = f"has sent {index} records and the source has more: it has grown since, or they were lost"
-            return undecided(self._spec.name, fact, expected=expected, found=found)
+            return undecided(self._spec.name, _fewer(index), expected=expected, found=found)
         fact = f"record {index + 1} is not the one that the source gives, or the source has changed since"
         found_wrong = wrong(self._spec.name, fact, event=event, expected=expected, found=found)
         return as_of_code(self._spec, self._log, found_wrong)
@@ -221,3 +233,7 @@ class _Source:
                 count, offset = count + pieces, offset if after is None else after
             # A plan without slices would be made for ever.
             last = not slices or (plan.last if plan.last is not None else count < _STEP)
+
+
+def _fewer(sent: int) -> str:
+    return f"has sent {sent} records and the source has more: it has grown since, or they were lost"

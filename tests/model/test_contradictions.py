@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from clew import Every, Operator, Pipeline
-from clew.connectors import generator, sqlite
+from clew.connectors import files, generator, sqlite
 from clew.connectors.generator import Generator
 from clew.errors import SetupFailed
 from clew.model.certificate import Finding
@@ -20,7 +21,7 @@ from clew.pipeline.operators import Context, InputSet
 from clew.pipeline.windows import Header, Key, Memory, Opened, Window
 from clew.run import decide_quarantined, quarantine_of
 from tests.model.pipelines import EVENTS, PIPELINES, each, empty, general, start, to_files
-from tests.model.runs import Finished, explained, finished, first, numbers, only
+from tests.model.runs import Finished, change, explained, finished, first, numbers, only
 
 #: The number of the end of the stream of `numbers`.
 END = EVENTS + 1
@@ -370,7 +371,7 @@ OF_SOURCE = "FROM ordered_lineage WHERE operator = 'numbers'"
 
 
 @pytest.mark.parametrize(
-    ("change", "fact"),
+    ("statement", "fact"),
     [
         (
             "UPDATE ordered_lineage SET input_set = input_set + 7 WHERE operator = 'numbers'",
@@ -386,10 +387,10 @@ OF_SOURCE = "FROM ordered_lineage WHERE operator = 'numbers'"
         ),
     ],
 )
-def test_lineage_of_a_source_that_is_not_that_of_its_read_actions(sevens: Finished, change: str, fact: str) -> None:
+def test_lineage_of_a_source_that_is_not_that_of_its_read_actions(sevens: Finished, statement: str, fact: str) -> None:
     assert explained(sevens.verify())
     assert sevens.ask(f"SELECT count(*) {OF_SOURCE}")[0][0] > 2
-    sevens.change(change)
+    sevens.change(statement)
     assert only(sevens.verify()).fact == fact
 
 
@@ -400,3 +401,35 @@ def test_an_event_after_the_end_of_its_stream(sevens: Finished) -> None:
         "FROM sent WHERE operator = 'numbers' AND first = (SELECT max(first) FROM sent WHERE operator = 'numbers')"
     )
     assert first(sevens.verify()).fact == "was sent after the end of the stream"
+
+
+def test_a_source_that_sent_nothing_and_holds_records(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for kind, text in (("csv", "n\n"), ("jsonl", "\n")):
+        (tmp_path / "in" / f"a.{kind}").write_text(text)
+    pq.write_table(pa.table({"n": pa.array([], pa.int64())}), tmp_path / "in" / "a.parquet")
+    change(tmp_path / "in.db", "CREATE TABLE orders (n INTEGER)", "INSERT INTO orders VALUES (1)", "DELETE FROM orders")
+    pipeline = Pipeline("nothing")
+    sources = {kind: files(tmp_path / "in" / f"*.{kind}") for kind in ("csv", "jsonl", "parquet")}
+    sources["table"] = sqlite(tmp_path / "in.db", query="SELECT n FROM orders", unique="n")
+    for name, source in sources.items():
+        pipeline.sink(pipeline.source(name, source), sqlite(tmp_path / "sink.db", table=name))
+    made = finished(pipeline, tmp_path)
+    assert explained(made.verify())
+    (tmp_path / "in" / "a.csv").write_text("n\n1\n2\n")
+    (tmp_path / "in" / "a.jsonl").write_text('{"n": 1}\n\n')
+    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "in" / "a.parquet")
+    change(tmp_path / "in.db", "INSERT INTO orders VALUES (1), (2), (3), (4)")
+    verdict = made.verify()
+    assert verdict.word == "undecided"
+    assert {finding.operator: finding.expected for finding in verdict.findings} == {
+        "csv": "2 records", "jsonl": "1 record", "parquet": "3 records", "table": "4 records",
+    }  # fmt: skip
+    assert {finding.fact for finding in verdict.findings} == {
+        "has sent 0 records and the source has more: it has grown since, or they were lost"
+    }
+
+
+def test_a_source_whose_schema_was_removed(singles: Finished) -> None:
+    singles.change("DELETE FROM port_schema WHERE operator = 'numbers'")
+    assert found_of(singles, "numbers").fact == "the log has no schema of numbers.out, which has sent events"
