@@ -1,6 +1,7 @@
 """What the sinks hold, against what the certificate says was written there: as multisets, read from the sinks."""
 
 import os
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -184,7 +185,9 @@ class _Files(_Place):
         prefix = f"{self._log.run}-{writer.port.operator}-{writer.port.name}-"
         if any(True for _ in self._log.writes(writer.port)) and not os.path.isdir(held.places[0]):
             raise Unreadable(f"there is no directory {held.places[0]}")
-        found = files_written(held, prefix)
+        # Names of other connections may begin so too, and go on with more words before their number.
+        own = re.compile(re.escape(prefix) + r"\d{9,}(?![\d-])")
+        found = [path for path in files_written(held, prefix) if own.match(os.path.basename(path))]
         expected: set[str] = set()
         works = self._scattered if held.partition_by else self._works
         for compared, finding in self._compute.map(works(writer.port, held, prefix, found, expected)):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clew import Pipeline
-from clew.connectors import generator, sqlite
+from clew.connectors import files, generator, sqlite
 from clew.ids import Port
 from clew.model.read import opened_log
 from tests.model.pipelines import (
@@ -191,6 +191,26 @@ def test_a_file_that_was_added_under_the_runs_name(tmp_path: Path) -> None:
     assert found.operator == "to_csv"
     assert "1 file in " in found.fact
     assert "is of no write action" in found.fact
+
+
+def test_a_copy_of_a_file_under_its_own_name(tmp_path: Path) -> None:
+    made = finished(to_files(tmp_path), tmp_path)
+    last = _files(tmp_path / "csv")[-1]
+    last.with_name(f"{last.name}.bak").write_bytes(last.read_bytes())
+    found = only(made.verify())
+    assert (found.operator, found.found) == ("to_csv", f"{last.name}.bak")
+
+
+def test_files_of_a_sink_whose_name_begins_as_that_of_another_are_its_own(tmp_path: Path) -> None:
+    pipeline = Pipeline("names")
+    source = pipeline.source("numbers", generator(lambda index: pa.table({"n": [index]}), 4))
+    for name in ("a", "a-out", "a-out-000000001"):
+        pipeline.sink(source, files(tmp_path / "out"), name=name)
+    made = finished(pipeline, tmp_path)
+    assert explained(made.verify())
+    (path,) = (tmp_path / "out").glob("*-a-out-000000001.parquet")
+    path.with_name(path.name.replace("000000001", "000090001")).write_bytes(path.read_bytes())
+    assert only(made.verify()).operator == "a"
 
 
 # Events and their bodies.
