@@ -16,6 +16,7 @@ from clew.model.compare import Row, fold, shown, unmatched
 from clew.model.evidence import bodies_of
 from clew.model.holdings import (
     MOST,
+    CountHeld,
     Fetch,
     File,
     FilesWritten,
@@ -236,7 +237,7 @@ class _Table(_Place):
     def _check(self) -> None:
         schema = next((found for writer in self._writers if (found := self._schema(writer.port)) is not None), None)
         if schema is None:
-            # Nothing was written, so nothing is known of what would be there.
+            self._check_nothing()
             return
         key = self._key()
         if key and len(self._writers) > 1:
@@ -254,6 +255,23 @@ class _Table(_Place):
         self._verdict.count("sink records", len(found))
         if expected != found:
             self._explain(holding, key, frozenset(_differing(expected, found)))
+
+    def _check_nothing(self) -> None:
+        """Where nothing was written nobody knows what it would be, but how many records there are can be asked."""
+        held = self._writers[0].held
+        if isinstance(held, RowsHeld) and is_missing(held):
+            return
+        try:
+            (count,) = self._compute.map([CountHeld(held, pa.schema([]))])
+        except ClewError:
+            if isinstance(held, RowsHeld):
+                raise
+            # A system of a user's own need not be there before anything is written.
+            return
+        if count:
+            self._verdict.count("sink records", count)
+            others = other_runs(held, self._log.run) if isinstance(held, RowsHeld) else 0
+            self._more(count, self._why_more(others))
 
     def _key(self) -> tuple[str, ...]:
         keys = [writer.held.key for writer in self._writers if not isinstance(writer.held, FilesHeld)]
@@ -314,14 +332,17 @@ class _Table(_Place):
         if missing:
             self._missing(missing, extra, origins, names, self._by_others(others) if key else "")
         elif extra:
-            collected = "write actions were collected" if self._gone else ""
-            self._extra(extra, origins, names, self._by_others(others) or collected)
+            self._extra(extra, origins, names, self._why_more(others))
 
     def _by_others(self, others: int) -> str:
         """Say who else may have written here, if anybody."""
         if others:
             return "other runs have written there too"
         return "sinks that are gone, or wrote elsewhere before, may have written there too" if self._were_others else ""
+
+    def _why_more(self, others: int) -> str:
+        """Say why there may be more than this run's log says was written, if for any reason."""
+        return self._by_others(others) or ("write actions were collected" if self._gone else "")
 
     def _missing(
         self, missing: list[Row], extra: list[Row], origins: dict[str, Origin], names: Sequence[str], others: str
@@ -338,19 +359,20 @@ class _Table(_Place):
 
     def _extra(self, extra: list[Row], origins: dict[str, Origin], names: Sequence[str], why: str) -> None:
         again = [row for row in extra if repr(row) in origins]
-        found = shown(extra, names)
+        if why or not again:
+            self._more(len(extra), why, found=shown(extra, names))
+            return
+        origin = origins[repr(again[0])]
+        fact = f"{_many(len(again), 'record')} of write action #{origin.write} {_are(len(again))} in {self._where} "
+        self._add(wrong(self._operator, f"{fact}more often than written", found=shown(again, names), **_named(origin)))
+
+    def _more(self, count: int, why: str, **told: str) -> None:
+        """Add that there are more records than were written; `why` says who may have written them, if anybody."""
+        held = f"{self._where} holds {_many(count, 'record')}"
         if why:
-            fact = f"{self._where} holds {_many(len(extra), 'record')} more than this run wrote; {why}"
-            self._add(undecided(self._operator, fact, found=found))
-        elif again:
-            origin = origins[repr(again[0])]
-            fact = f"{_many(len(again), 'record')} of write action #{origin.write} {_are(len(again))} in {self._where} "
-            self._add(
-                wrong(self._operator, f"{fact}more often than written", found=shown(again, names), **_named(origin))
-            )
+            self._add(undecided(self._operator, f"{held} more than this run wrote; {why}", **told))
         else:
-            fact = f"{self._where} holds {_many(len(extra), 'record')} that nobody wrote"
-            self._add(wrong(self._operator, fact, found=found))
+            self._add(wrong(self._operator, f"{held} that nobody wrote", **told))
 
 
 def _named(origin: Origin) -> dict[str, Any]:

@@ -59,6 +59,20 @@ def test_a_row_that_nobody_wrote(singles: Finished, tmp_path: Path) -> None:
     assert found.found == "n 61, x 0.5"
 
 
+def test_rows_of_a_table_to_which_nothing_was_written(tmp_path: Path) -> None:
+    made = finished(several_ports(tmp_path), tmp_path)
+    assert explained(made.verify())
+    change(tmp_path / "sink.db", "CREATE TABLE empty (n INTEGER, x REAL)", "INSERT INTO empty VALUES (1, 0.5), (2, 1)")
+    found = only(made.verify())
+    assert (found.operator, found.fact) == ("split_none_sink", "table empty holds 2 records that nobody wrote")
+    change(tmp_path / "sink.db", "INSERT INTO clew_writes SELECT 'another', operator, connection, incarnation, 1, "
+           "'\"empty\"' FROM clew_writes LIMIT 1")  # fmt: skip
+    found = only(made.verify(), "undecided")
+    assert found.fact == "table empty holds 2 records more than this run wrote; other runs have written there too"
+    change(tmp_path / "sink.db", "DELETE FROM empty")
+    assert explained(made.verify())
+
+
 def test_a_value_that_is_of_no_such_type(singles: Finished, tmp_path: Path) -> None:
     change(tmp_path / "sink.db", "UPDATE doubled SET n = 'sixty-two' WHERE n = 62")
     found = only(singles.verify())

@@ -141,7 +141,7 @@ def test_what_went_while_another_receiver_was_slow_is_undecided_and_not_wrong(tm
     assert {finding.operator: finding.weight for finding in verdict.findings} == {
         "fast": "undecided", "fast_sink": "undecided", "copies": "undecided",
     }  # fmt: skip
-    (copies,) = [finding.fact for finding in verdict.findings if finding.operator == "copies"]
+    copies = next(finding.fact for finding in verdict.findings if finding.operator == "copies")
     assert copies.startswith("write actions copies.out#1 to #")
     assert copies.endswith(" were collected; verify a run before it is collected")
 
