@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from clew.errors import AlreadyRunning, GroupsRunning, NewerLog, RunFinished
-from clew.ids import Capture, Port
+from clew.ids import Capture, Port, writes_port
 from clew.lineage.retention import Keep, kept
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.place import Log, masked
@@ -23,14 +23,22 @@ _LOG = logging.getLogger(__name__)
 def topology(graph: Graph) -> Topology:
     """Return what a log must know of a graph."""
     links = tuple((link.sender, link.receiver) for link in graph.links)
-    uncaptured = tuple(name for name, spec in graph.operators.items() if not _is_captured(graph, spec))
-    return Topology(graph.name, graph.fingerprint, tuple(graph.operators), links, graph.captures, uncaptured)
+    return Topology(graph.name, graph.fingerprint, tuple(graph.operators), links, graph.captures, _uncaptured(graph))
 
 
-def _is_captured(graph: Graph, spec: OperatorSpec) -> bool:
-    own = graph.captures.get(spec.name, Capture())
+def _uncaptured(graph: Graph) -> tuple[str, ...]:
+    """Name what lineage is not captured for: operators by their output ports, and the write actions of connections."""
+    specs = graph.operators.values()
     # What sends no events has no Output Sets that lineage would have to tell apart.
-    return not spec.outputs or (set(own.inputs).issuperset(spec.inputs) and set(own.outputs).issuperset(spec.outputs))
+    operators = [spec.name for spec in specs if spec.outputs and not _is_captured(graph, spec, spec.outputs)]
+    writes = [Port(spec.name, writes_port(name)) for spec in specs for name in spec.sinks]
+    missing = [str(port) for port in writes if not _is_captured(graph, graph.operators[port.operator], [port.name])]
+    return (*operators, *missing)
+
+
+def _is_captured(graph: Graph, spec: OperatorSpec, outputs: Collection[str]) -> bool:
+    own = graph.captures.get(spec.name, Capture())
+    return set(own.inputs).issuperset(spec.inputs) and set(own.outputs).issuperset(outputs)
 
 
 def kept_events(graph: Graph, store: KeptStore) -> dict[Port, int]:

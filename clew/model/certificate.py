@@ -115,6 +115,15 @@ class Certificate(Protocol):
     def uncaptured(self, operator: str) -> bool:
         """Say whether lineage of the operator was ever not captured, of some of its ports."""
 
+    def captured_writes(self, connection: Port) -> bool:
+        """Say whether lineage of all write actions of the connection was captured."""
+
+    def untold(self, port: Port) -> int:
+        """Return up to which number the port's events, or write actions, may lack lineage that was captured.
+
+        A Clew logged them that kept none for sources and write actions; 0 where there are no such.
+        """
+
     def links(self) -> dict[Port, Port]:
         """Return the sender of each receiver."""
 

@@ -98,7 +98,8 @@ class Checker:
         )
         self._add(undecided(spec.name, fact))
         if not spec.is_sink:
-            self._check_unknown(spec)
+            self._check_intact(spec)
+            OwnWrites(self._log, spec, self._compute).finish_unknown()
         return False
 
     def _go_through(self, spec: OperatorSpec, replay: Replay) -> None:
@@ -113,9 +114,11 @@ class Checker:
         else:
             if not spec.settings.deterministic:
                 self._verdict.counted.append(spec.name)
-            for _ in claims:
-                pass
-            self._check_unknown(spec)
+            own = OwnWrites(self._log, spec, self._compute)
+            for claim in claims:
+                own.take_made(claim.input_set)
+            self._check_intact(spec)
+            own.finish_made()
 
     def _of_this_code(self, spec: OperatorSpec, claims: Iterator[Claim]) -> Iterator[Claim]:
         """Leave out the Output Sets that code may have made which nobody has any more."""
@@ -130,7 +133,7 @@ class Checker:
             fact = f"its code changed in the course of the run: {left} Output Sets may be the earlier code's"
             self._add(undecided(spec.name, f"{fact}, and were not computed again"))
 
-    def _check_unknown(self, spec: OperatorSpec) -> None:
+    def _check_intact(self, spec: OperatorSpec) -> None:
         """Of functions that may give anything: what they gave is whole."""
         for name in spec.outputs:
             port = Port(spec.name, name)
@@ -139,7 +142,6 @@ class Checker:
                 parts = stretches(self._log, port, schema, self._log.sent(port))
                 for _ in self._compute.map(Intact(part) for part in parts):
                     pass
-        OwnWrites(self._log, spec, self._compute).finish_unknown()
 
     def _can_compute(self, spec: OperatorSpec) -> bool:
         if self._log.changed(spec.name).mixed and (spec.sinks or spec.reads):

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from clew.errors import ClewError, NewerLog, SetupFailed, WrongLog
-from clew.ids import Port
+from clew.ids import WRITES, Port, writes_port
 from clew.model.certificate import Answer, Body, Changed, EventWrong, Kept, Logged, Sent, SetAside, Taken
 
 #: The version of the tables that this module knows.
@@ -33,6 +33,7 @@ VERSION = 5
 UNPLACED = "not placed"
 
 _PAGE = 2_000
+_META = "SELECT value FROM meta WHERE key = ?"
 
 
 class Unreadable(ClewError):
@@ -168,7 +169,7 @@ def _reading(table: str, of: object) -> Iterator[None]:
     """Say what cannot be read where a row of the log is not what its table's rows are."""
     try:
         yield
-    except (ValueError, TypeError, LookupError, ArithmeticError, pa.ArrowException) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, pa.ArrowException) as error:
         what = f"table {table} of the log holds what cannot be read, of {of}: {type(error).__name__}: {error}"
         raise EventWrong("", what) from error
 
@@ -186,7 +187,7 @@ class Log:
         self.pipeline = self._meta("pipeline")
 
     def _meta(self, key: str) -> str:
-        for (value,) in self._database.rows("SELECT value FROM meta WHERE key = ?", key):
+        for (value,) in self._database.rows(_META, key):
             return str(value)
         raise Unreadable(f"its table meta has no {key}")
 
@@ -198,17 +199,38 @@ class Log:
         return {str(name): str(status) for name, status in self._database.rows("SELECT name, status FROM operator")}
 
     def changed(self, operator: str) -> Changed:
-        for (text,) in self._database.rows("SELECT value FROM meta WHERE key = ?", f"version:{operator}"):
+        for (text,) in self._database.rows(_META, f"version:{operator}"):
             with _reading("meta", operator):
                 return changed_of(json.loads(text))
         return Changed()
 
     def uncaptured(self, operator: str) -> bool:
         # A log from before this was written has all lineage.
-        for (text,) in self._database.rows("SELECT value FROM meta WHERE key = 'uncaptured'"):
-            with _reading("meta", "uncaptured"):
-                return operator in json.loads(text)
-        return False
+        with _reading("meta", "uncaptured"):
+            return operator in (self._told("uncaptured") or ())
+
+    def captured_writes(self, connection: Port) -> bool:
+        port = Port(connection.operator, writes_port(connection.name))
+        if self.uncaptured(str(port)):
+            return False
+        with _reading("meta", "captures"):
+            inputs, outputs, _ = (self._told("captures") or {}).get(port.operator, ((), (), False))
+            # Nothing is recorded of Input Sets that have no event of such an input.
+            taken = {receiver.name for receiver in self.links() if receiver.operator == port.operator}
+            return port.name in outputs and taken.issubset(inputs)
+
+    def _told(self, key: str) -> Any:
+        """Return what the log says of itself under a key, None where it says nothing."""
+        return next((json.loads(text) for (text,) in self._database.rows(_META, key)), None)
+
+    def untold(self, port: Port) -> int:
+        # What says when it was logged was logged with its lineage.
+        early = " AND at IS NULL" if self.version >= 3 else ""
+        sql = f"SELECT max(first + count - 1) FROM sent WHERE operator = ? AND port = ?{early}"
+        if port.name.startswith(WRITES):
+            sql = f"SELECT max(number) FROM write_action WHERE operator = ? AND connection = ?{early}"
+        rows = self._database.rows(sql, port.operator, port.name.removeprefix(WRITES))
+        return max(int(number or 0) for (number,) in rows)
 
     def links(self) -> dict[Port, Port]:
         rows = self._database.rows("SELECT rec_operator, rec_port, operator, port FROM link")
@@ -231,7 +253,7 @@ class Log:
         return max((int(upto) for (upto,) in self._database.rows(sql, port.operator, port.name)), default=0)
 
     def collected_writes(self, connection: Port) -> int:
-        return self.collected(Port(connection.operator, f"writes:{connection.name}"))
+        return self.collected(Port(connection.operator, writes_port(connection.name)))
 
     def sent(self, port: Port) -> Iterator[Sent]:
         sql = "SELECT first, headers FROM sent WHERE operator = ? AND port = ? ORDER BY first"

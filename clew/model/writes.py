@@ -1,5 +1,6 @@
 """The write actions that the log says were to be performed, against the Input Sets and functions that made them."""
 
+from itertools import dropwhile
 from typing import Any
 
 from clew.ids import EventId, Port, writes_port
@@ -19,10 +20,12 @@ class WriteLog:
         self._log = certificate
         self._gone = certificate.collected_writes(connection)
         self._writes = certificate.writes(connection)
-        self._lineage = iter(certificate.lineage(Port(connection.operator, writes_port(connection.name))))
-        #: The next write action that has lineage, and its Input Set. A log from before they had any has none at first.
+        port = Port(connection.operator, writes_port(connection.name))
+        self._lineage = dropwhile(lambda one: one[0] <= self._gone, certificate.lineage(port))
+        #: The next write action that has lineage, and its Input Set.
         self._next = next(self._lineage, None)
-        self._followed = False
+        self._captured = certificate.captured_writes(connection)
+        self._untold = certificate.untold(port)
         self._number = 0
 
     def take(self, input_set: int | None = None, event: str = "") -> Logged | None:
@@ -44,19 +47,21 @@ class WriteLog:
 
     def _follow(self, input_set: int | None, event: str) -> None:
         """Check that lineage names the Input Set that made the write action which was taken last."""
-        if self._next is None or (not self._followed and self._next[0] > self._number):
-            return
-        self._followed = True
-        if self._next != (self._number, input_set):
-            number, named = self._next
+        if self._next == (self._number, input_set):
+            self._next = next(self._lineage, None)
+        elif not self._may_lack_lineage(self._number):
+            found = f"#{self._next[0]} of Input Set {self._next[1]}" if self._next is not None else "none"
             raise Mistake(
                 wrong(
                     self._connection.operator, f"the lineage of write action {self.name} is not that of its Input Set",
-                    event=event, input_set=input_set, expected=f"#{self._number} of Input Set {input_set}",
-                    found=f"#{number} of Input Set {named}",
+                    event=event, input_set=input_set, expected=f"#{self._number} of Input Set {input_set}", found=found,
                 )
             )  # fmt: skip
-        self._next = next(self._lineage, None)
+
+    def _may_lack_lineage(self, number: int) -> bool:
+        """Say whether a write action has no lineage, and need not have."""
+        none = self._next is None or self._next[0] > number
+        return none and (not self._captured or number <= self._untold)
 
     @property
     def name(self) -> str:
@@ -69,18 +74,44 @@ class WriteLog:
             gone = f"write actions {EventId(self._connection, 1)} to #{self._gone} were collected"
             fact = f"{gone}; verify a run before it is collected"
             raise Mistake(undecided(self._connection.operator, fact))
+        self._check_no_write()
+        self._check_no_lineage()
+
+    def _check_no_write(self) -> None:
         left = next(self._writes, None)
         if left is not None:
             name = EventId(self._connection, left.number)
             raise Mistake(wrong(self._connection.operator, f"write action {name} was made by nobody"))
+
+    def _check_no_lineage(self) -> None:
         if self._next is not None:
             name, named = EventId(self._connection, self._next[0]), self._next[1]
             fact = f"lineage tells of write action {name}, which Input Set {named} did not make"
             raise Mistake(wrong(self._connection.operator, fact, input_set=named))
 
+    def take_made(self, input_set: int) -> None:
+        """Take the write actions that an Input Set made, by their lineage: they come next, or it made none."""
+        self._take_untold()
+        while self._next == (self._number + 1, input_set):
+            self.take(input_set)
+
+    def _take_untold(self) -> None:
+        self._number = max(self._number, self._gone)
+        while self._number < self._untold and self._may_lack_lineage(self._number + 1):
+            self.take()
+
+    def finish_made(self) -> None:
+        """Check that each write action was made by an Input Set, in the order in which these were complete."""
+        if not self._captured:
+            self.finish_unknown()
+            return
+        self._take_untold()
+        self._check_no_lineage()
+        self._check_no_write()
+
     def finish_unknown(self) -> None:
         """Check that all write actions are there, whatever made them."""
-        self._number = self._gone
+        self._number = max(self._number, self._gone)
         for write in self._writes:
             self._number += 1
             if write.number != self._number:
@@ -154,6 +185,15 @@ class OwnWrites:
     def finish(self) -> None:
         for log in self._logs.values():
             log.finish()
+
+    def take_made(self, input_set: int) -> None:
+        """Take the write actions that come next and are an Input Set's, whatever it wrote."""
+        for log in self._logs.values():
+            log.take_made(input_set)
+
+    def finish_made(self) -> None:
+        for log in self._logs.values():
+            log.finish_made()
 
     def finish_unknown(self) -> None:
         for log in self._logs.values():

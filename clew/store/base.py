@@ -61,7 +61,8 @@ class Topology:
     links: tuple[tuple[Port, Port], ...]
     #: The ports that lineage is captured for, by operator.
     captures: Mapping[str, Capture] = field(default_factory=dict)
-    #: Operators of which it is not captured for all ports: the log remembers those that ever were such.
+    #: Operators of which it is not captured for all ports, and write actions (`OPERATOR.writes:CONNECTION`) of which it
+    #: is not: the log remembers those that ever were such.
     uncaptured: tuple[str, ...] = ()
 
 

@@ -367,6 +367,103 @@ def test_lineage_of_a_write_action_that_was_never_made(tmp_path: Path) -> None:
     assert "lineage tells of write action" in only(made.verify()).fact
 
 
+OF_WRITES = "FROM ordered_lineage WHERE port LIKE 'writes:%'"
+
+
+@pytest.mark.parametrize("part", ["", " AND first = 1", " AND first > 1"])
+@pytest.mark.parametrize("name", ["each", "general"])
+def test_write_actions_without_their_lineage(tmp_path: Path, name: str, part: str) -> None:
+    made = finished(PIPELINES[name](tmp_path), tmp_path)
+    assert made.ask(f"SELECT count(*) {OF_WRITES}")[0][0] > 2
+    made.change(f"DELETE {OF_WRITES}{part}")
+    assert first(made.verify()).fact.endswith("is not that of its Input Set")
+
+
+def test_write_actions_and_sources_without_lineage_where_an_earlier_clew_kept_none(tmp_path: Path) -> None:
+    """What says when it was logged was logged with its lineage."""
+    for name in ("each", "general"):
+        (tmp_path / name).mkdir()
+        made = finished(PIPELINES[name](tmp_path / name), tmp_path / name)
+        ((early,),) = made.ask("SELECT first FROM ordered_lineage WHERE operator = 'numbers' LIMIT 1 OFFSET 2")
+        for table, number in (("write_action", "number"), ("sent", "first")):
+            made.change(f"UPDATE {table} SET at = NULL WHERE {number} < {early}")
+        made.change(
+            f"DELETE {OF_WRITES} AND first < {early}",
+            f"DELETE FROM ordered_lineage WHERE operator = 'numbers' AND first < {early}",
+        )
+        assert explained(made.verify())
+        made.change("DELETE FROM ordered_lineage WHERE operator = 'numbers'")
+        assert first(made.verify()).operator == "numbers"
+
+
+def test_write_actions_of_which_no_lineage_was_captured(tmp_path: Path) -> None:
+    pipeline = Pipeline("uncaptured")
+    source = pipeline.source("numbers", generator(numbers, EVENTS), max_turn_events=7)
+    pipeline.sink(source, sqlite(tmp_path / "sink.db", table="numbers"), lineage=False)
+    made = finished(pipeline, tmp_path)
+    assert made.ask(f"SELECT count(*) {OF_WRITES}") == [(0,)]
+    assert explained(made.verify())
+    # Also where it is captured by now.
+    made.change(
+        'UPDATE meta SET value = \'{"numbers_sink": [["in"], ["writes:out"], false]}\' WHERE key = \'captures\''
+    )
+    assert explained(made.verify())
+    made.change("DELETE FROM meta WHERE key = 'uncaptured'")
+    assert first(made.verify()).fact.endswith("is not that of its Input Set")
+
+
+# Write actions of functions that may write anything.
+
+
+def undeclared(tmp_path: Path) -> Finished:
+    made = finished(general(tmp_path, deterministic=False), tmp_path)
+    assert explained(made.verify())
+    return made
+
+
+def test_a_write_action_doubled_of_a_function_that_may_write_anything(tmp_path: Path) -> None:
+    made = undeclared(tmp_path)
+    ((last,),) = made.ask("SELECT max(number) FROM write_action WHERE operator = 'rates'")
+    body = "part, count, size, lengths, checksums, file, start, data"
+    made.change(
+        f"INSERT INTO write_action SELECT operator, connection, {last + 1}, events, at FROM write_action "
+        f"WHERE operator = 'rates' AND number = {last}",
+        f"INSERT INTO write_body SELECT operator, connection, {last + 1}, {body} FROM write_body "
+        f"WHERE operator = 'rates' AND number = {last}",
+        f"INSERT INTO done_write VALUES ('rates', 'report', {last + 1}, 1)",
+    )
+    change(
+        tmp_path / "report.db", "INSERT INTO report SELECT * FROM report WHERE rowid = (SELECT max(rowid) FROM report)"
+    )
+    found = only(made.verify())
+    assert (found.operator, found.fact) == ("rates", f"write action rates.report#{last + 1} was made by nobody")
+
+
+@pytest.mark.parametrize(
+    ("statement", "fact"),
+    [
+        ("UPDATE {} SET input_set = input_set + 70", "which Input Set 71 did not make"),
+        ("DELETE FROM {}", "write action rates.report#1 was made by nobody"),
+        ("DELETE FROM {} WHERE first > 9", "was made by nobody"),
+        ("DELETE FROM {} WHERE first = 1", "did not make"),
+    ],
+)
+def test_write_actions_of_a_function_that_may_write_anything_with_other_lineage(
+    tmp_path: Path, statement: str, fact: str
+) -> None:
+    made = undeclared(tmp_path)
+    own = "operator = 'rates' AND port = 'writes:report'"
+    for table in ("lineage", "ordered_lineage"):
+        made.change(
+            f"CREATE TABLE own AS SELECT * FROM {table} WHERE {own}", f"DELETE FROM {table} WHERE {own}",
+            statement.format("own"), f"INSERT INTO {table} SELECT * FROM own", "DROP TABLE own",
+            "UPDATE meta SET value = value",
+        )  # fmt: skip
+    found = only(made.verify())
+    assert found.operator == "rates"
+    assert found.fact.endswith(fact)
+
+
 OF_SOURCE = "FROM ordered_lineage WHERE operator = 'numbers'"
 
 
@@ -377,6 +474,8 @@ OF_SOURCE = "FROM ordered_lineage WHERE operator = 'numbers'"
             "UPDATE ordered_lineage SET input_set = input_set + 7 WHERE operator = 'numbers'",
             "its lineage leads to another read action than that which gave it",
         ),
+        (f"DELETE {OF_SOURCE}", "has sent events that its lineage does not know, or fewer than it knows"),
+        (f"DELETE {OF_SOURCE} AND first = 1", "its lineage leaves out an event, or has it twice"),
         (
             f"DELETE {OF_SOURCE} AND first = (SELECT max(first) {OF_SOURCE})",
             "has sent events that its lineage does not know, or fewer than it knows",

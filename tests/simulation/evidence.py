@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.ids import Port
+from clew.ids import Port, writes_port
 from clew.model.certificate import Answer, Body, Changed, Kept, Logged, Sent, SetAside, Taken
 from clew.model.read import UNPLACED, changed_of, late_of
 from clew.pipeline.schema import from_bytes
@@ -86,6 +86,12 @@ class Evidence:
 
     def uncaptured(self, operator: str) -> bool:
         return operator in self._uncaptured
+
+    def captured_writes(self, connection: Port) -> bool:
+        return str(Port(connection.operator, writes_port(connection.name))) not in self._uncaptured
+
+    def untold(self, port: Port) -> int:
+        return 0
 
     def lineage(self, port: Port) -> Iterator[tuple[int, int]]:
         return iter(self._rows.lineage.get(port, []))
