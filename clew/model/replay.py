@@ -6,6 +6,7 @@ give is checked elsewhere, claim by claim, because that touches records.
 """
 
 import heapq
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -60,12 +61,20 @@ class _Open:
 
     def absorb(self, other: "_Open") -> list[tuple[str, int]]:
         """Take in the events of another one, which has the same port; return those that were not here."""
-        here, there = self.events(), other.events()
-        new = [event for event in there if event not in set(here)]
-        self.spans = []
-        for port, number in sorted({*here, *there}, key=lambda event: event[1]):
-            self.add(port, number)
-        return new
+        return [event for event in other.events() if self._insert(*event)]
+
+    def _insert(self, port: str, number: int) -> bool:
+        """Add an event where it belongs, in the order of the numbers; False where it is there."""
+        at = bisect_right(self.spans, number, key=lambda span: span[1])
+        if at and sum(self.spans[at - 1][1:]) > number:
+            return False
+        start, stop, first, count = at, at, number, 1
+        if at and sum(self.spans[at - 1][1:]) == number:
+            start, first, count = at - 1, self.spans[at - 1][1], self.spans[at - 1][2] + 1
+        if at < len(self.spans) and self.spans[at][1] == number + 1:
+            stop, count = at + 1, count + self.spans[at][2]
+        self.spans[start:stop] = [(port, first, count)]
+        return True
 
     def events(self) -> list[tuple[str, int]]:
         return [(port, number) for port, first, count in self.spans for number in range(first, first + count)]

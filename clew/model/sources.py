@@ -163,7 +163,8 @@ class _Source:
             yield wrong(self._spec.name, fact, event=event, expected="the records of whole files", found=found)
             return
         self._verdict.count("source records", len(logged))
-        left = [index for index, numbers in enumerate(files) if numbers and index not in order]
+        used = set(order)
+        left = [index for index, numbers in enumerate(files) if numbers and index not in used]
         if left:
             name = files_of(held)[left[0]]
             fact = f"has sent {len(logged)} records and not those of {name}: it has come since, or it was lost"

@@ -4,7 +4,9 @@ An event's records are judged against the watermark before it; then the event ad
 told by facts that the run computed: times and keys are read from the records again.
 """
 
+import heapq
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,7 +78,9 @@ class IntervalCourse(_Timed):
     def __init__(self, window: Tumbling | Sliding, ports: Sequence[str]) -> None:
         super().__init__(window, ports)
         self._window = window
+        #: Those that are open, and the same as a heap: they fire in the order of their starts.
         self._open: set[tuple[int, int]] = set()
+        self._first: list[tuple[int, int]] = []
 
     def facts(self, table: pa.Table) -> Any:
         return list(zip(times_of(self._window, table), groups_of(self._window, table)))
@@ -91,6 +95,8 @@ class IntervalCourse(_Timed):
                 missed.append(place)
         self.missed = missed
         self.late += len(missed)
+        for key in joined - self._open:
+            heapq.heappush(self._first, key)
         self._open |= joined
         self._see(event.port, [time for time, _ in event.facts])
         return sorted(joined)
@@ -106,7 +112,9 @@ class IntervalCourse(_Timed):
         return start + self._window.length + self._window.waits
 
     def complete(self) -> Sequence[Any]:
-        done = sorted(key for key in self._open if self._over(self._fires(key[0])))
+        done: list[tuple[int, int]] = []
+        while self._first and self._over(self._fires(self._first[0][0])):
+            done.append(heapq.heappop(self._first))
         self._open.difference_update(done)
         return done
 
@@ -114,14 +122,52 @@ class IntervalCourse(_Timed):
         return sorted(self._open)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Sitting:
     """A session that is open: what began it, its records, and the times of the first and the last one."""
 
     began: tuple[str, int, int]
+    #: How many were opened before it.
+    nth: int
     first: int
     last: int
     records: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    #: Whether it is closed, or has become part of another one.
+    is_gone: bool = False
+
+
+@dataclass
+class _OfKey:
+    """The open sessions of one key: in the order of their times, which are a pause apart."""
+
+    sittings: list[_Sitting] = field(default_factory=list)
+    #: The same as a heap of (event that began it, how manieth), with some that are gone.
+    oldest: list[tuple[int, int, _Sitting]] = field(default_factory=list)
+    #: What none of them has: times of events up to one, as (event, first time, last time).
+    left_out: list[list[int]] = field(default_factory=list)
+
+    def near(self, first: int, last: int, pause: int) -> slice:
+        """Return where the sessions stand that are not a pause away from these times."""
+        start = bisect_right(self.sittings, first - pause, key=lambda one: one.last)
+        return slice(start, bisect_left(self.sittings, last + pause, lo=start, key=lambda one: one.first))
+
+    def add(self, at: slice, sitting: _Sitting) -> None:
+        """Put a session in the place of those that it takes in."""
+        for one in self.sittings[at]:
+            one.is_gone = one is not sitting
+        if sitting not in self.sittings[at]:
+            heapq.heappush(self.oldest, (sitting.began[1], sitting.nth, sitting))
+        self.sittings[at] = [sitting]
+
+    def remove(self, sitting: _Sitting) -> None:
+        sitting.is_gone = True
+        del self.sittings[bisect_left(self.sittings, sitting.first, key=lambda one: one.first)]
+
+    def leave_out(self, one: list[int]) -> None:
+        """Remember what no open session has, as far as these hold events that old."""
+        while self.oldest[0][2].is_gone:
+            heapq.heappop(self.oldest)
+        self.left_out = [left for left in (*self.left_out, one) if left[0] >= self.oldest[0][0]]
 
 
 class SessionCourse(_Timed):
@@ -130,9 +176,10 @@ class SessionCourse(_Timed):
     def __init__(self, window: Session, ports: Sequence[str]) -> None:
         super().__init__(window, ports)
         self._window = window
-        self._open: dict[str, list[_Sitting]] = {}
-        #: By key, what none of its open sessions has: times of events up to one, as (event, first time, last time).
-        self._left_out: dict[str, list[list[int]]] = {}
+        self._open: dict[str, _OfKey] = {}
+        self._opened = 0
+        #: Open sessions as a heap: (when it fires, what began it, how manieth, itself); one that grew stands again.
+        self._due: list[tuple[int, tuple[str, int, int], int, _Sitting]] = []
         self._gone: list[tuple[Any, Any]] = []
         self._closed: dict[tuple[str, int, int], tuple[_Sitting, list[list[int]]]] = {}
         self._number = 0
@@ -145,35 +192,32 @@ class SessionCourse(_Timed):
     def take(self, event: Event, logged: Sequence[int]) -> Sequence[Any]:
         missed: list[int] = []
         joined: list[_Sitting] = []
-        for key in dict.fromkeys(key for _, key in event.facts):
+        by_key: dict[str, list[tuple[int, int]]] = {}
+        for place, (time, key) in enumerate(event.facts):
+            by_key.setdefault(key, []).append((time, place))
+        for key, records in by_key.items():
             late: list[list[int]] = []
-            for stretch in self._stretches(event.facts, key):
+            for stretch in self._stretches(records):
                 sitting = self._sit(key, event, stretch)
                 if sitting is None:
                     missed += [place for _, place in stretch]
                     late.append([event.number, stretch[0][0], stretch[-1][0]])
                 else:
                     joined.append(sitting)
-            for one in late if self._open.get(key) else ():
-                self._leave_out(key, one)
+            for one in late if key in self._open else ():
+                self._open[key].leave_out(one)
         self.missed = sorted(missed)
         self.late += len(missed)
         self._number = event.number
         self._see(event.port, [time for time, _ in event.facts])
         # A session that another record has joined to an earlier one goes by that one's beginning.
-        now = {id(sitting): sitting.began for sittings in self._open.values() for sitting in sittings}
-        return list(dict.fromkeys(now.get(id(sitting), self._into(sitting.began)) for sitting in joined))
-
-    def _into(self, began: Any) -> Any:
         became = dict(self._gone)
-        while began in became:
-            began = became[began]
-        return began
+        return list(dict.fromkeys(_followed(sitting.began, became) for sitting in joined))
 
-    def _stretches(self, records: Sequence[tuple[int, str]], key: str) -> Iterator[list[tuple[int, int]]]:
+    def _stretches(self, records: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
         """Yield the records of a key, (time, place), in the order of their times, cut where there is a pause."""
         stretch: list[tuple[int, int]] = []
-        for time, place in sorted((time, place) for place, (time, other) in enumerate(records) if other == key):
+        for time, place in sorted(records):
             if stretch and time - stretch[-1][0] >= self._window.pause:
                 yield stretch
                 stretch = []
@@ -183,22 +227,31 @@ class SessionCourse(_Timed):
     def _sit(self, key: str, event: Event, stretch: Sequence[tuple[int, int]]) -> _Sitting | None:
         """Let a stretch join its session, or begin one; None where it comes too late for that."""
         first, last = stretch[0][0], stretch[-1][0]
-        pause, sittings = self._window.pause, self._open.setdefault(key, [])
-        near = [one for one in sittings if first - one.last < pause and one.first - last < pause]
+        own = self._open.get(key, _OfKey())
+        at = own.near(first, last, self._window.pause)
+        near = sorted(own.sittings[at], key=lambda one: one.nth)
         if not near:
-            if self._over(last + pause + self._window.waits):
+            if self._over(last + self._window.pause + self._window.waits):
                 return None
-            near = [_Sitting((key, event.number, first), first, last)]
-            sittings.append(near[0])
+            self._opened += 1
+            self._open[key] = own
+            near = [_Sitting((key, event.number, first), self._opened, first, last)]
+            self._await(near[0])
         kept, *others = near
         for other in others:
             self._gone.append((other.began, kept.began))
-            sittings.remove(other)
             for place in other.records:
                 kept.records.setdefault(place, []).extend(other.records[place])
+        before = kept.last
         kept.first, kept.last = min(first, *(o.first for o in near)), max(last, *(o.last for o in near))
         kept.records.setdefault((event.port, event.number), []).extend(place for _, place in stretch)
+        own.add(at, kept)
+        if kept.last != before:
+            self._await(kept)
         return kept
+
+    def _await(self, sitting: _Sitting) -> None:
+        heapq.heappush(self._due, (self._fires(sitting), sitting.began, sitting.nth, sitting))
 
     def absorbed(self) -> Sequence[tuple[Any, Any]]:
         gone, self._gone = self._gone, []
@@ -211,28 +264,20 @@ class SessionCourse(_Timed):
         return self._close(lambda time: True)
 
     def _close(self, over: Callable[[int], bool]) -> Sequence[Any]:
-        done = [
-            (self._fires(one), one.began, one)
-            for sittings in self._open.values()
-            for one in sittings
-            if over(self._fires(one))
-        ]
-        for _, began, one in sorted(done, key=lambda item: item[:2]):
-            key = began[0]
-            self._open[key].remove(one)
-            self._closed[began] = (one, list(self._left_out.get(key, [])))
-            if self._open[key]:
-                self._leave_out(key, [self._number, one.first, one.last])
+        done: list[Any] = []
+        while self._due and over(self._due[0][0]):
+            fires, began, _, one = heapq.heappop(self._due)
+            if one.is_gone or fires != self._fires(one):
+                continue
+            done.append(began)
+            own = self._open[began[0]]
+            own.remove(one)
+            self._closed[began] = (one, list(own.left_out))
+            if own.sittings:
+                own.leave_out([self._number, one.first, one.last])
             else:
-                del self._open[key]
-                self._left_out.pop(key, None)
-        return [began for _, began, _ in sorted(done, key=lambda item: item[:2])]
-
-    def _leave_out(self, key: str, one: list[int]) -> None:
-        """Remember what no open session of a key has, as far as these hold events that old."""
-        oldest = min(sitting.began[1] for sitting in self._open[key])
-        kept = [*self._left_out.get(key, []), one]
-        self._left_out[key] = [left for left in kept if left[0] >= oldest]
+                del self._open[began[0]]
+        return done
 
     def _fires(self, sitting: _Sitting) -> int:
         return sitting.last + self._window.pause + self._window.waits
@@ -243,3 +288,9 @@ class SessionCourse(_Timed):
 
     def records(self, key: Any) -> Records | None:
         return {event: sorted(places) for event, places in self._closed.pop(key)[0].records.items()}
+
+
+def _followed(began: Any, became: dict[Any, Any]) -> Any:
+    while began in became:
+        began = became[began]
+    return began

@@ -190,9 +190,11 @@ class CountByCourse(Course):
     def take(self, event: Event, logged: Sequence[int]) -> Sequence[Any]:
         joined: list[int] = []
         # The keys of an event come in the order of their first records.
-        for key in dict.fromkeys(event.facts):
-            for place in [place for place, other in enumerate(event.facts) if other == key]:
-                joined.append(self._add(key, (event.port, event.number), place))
+        by_key: dict[str, list[int]] = {}
+        for place, key in enumerate(event.facts):
+            by_key.setdefault(key, []).append(place)
+        for key, places in by_key.items():
+            joined += [self._add(key, (event.port, event.number), place) for place in places]
         return list(dict.fromkeys(joined))
 
     def _add(self, key: str, event: tuple[str, int], place: int) -> int:
@@ -226,14 +228,16 @@ class GeneralCourse(Course):
         self.needs_facts = type(operator).facts is not Operator.facts
         self._state = operator.initial()
         self._sees_state = operator.uses_state or type(operator).initial is not Operator.initial
-        self._open: list[Any] = []
+        #: The keys that are open, in the order in which they were opened.
+        self._open: dict[Any, None] = {}
 
     def facts(self, table: pa.Table) -> Any:
         return self._operator.facts(table)
 
     def take(self, event: Event, logged: Sequence[int]) -> Sequence[Any]:
         keys = list(dict.fromkeys(self._operator.assign(event, self._state)))
-        self._open += [key for key in keys if key not in self._open]
+        for key in keys:
+            self._open.setdefault(key)
         return keys
 
     def complete(self) -> Sequence[Any]:
@@ -252,7 +256,8 @@ class GeneralCourse(Course):
 
     def _close(self, keys: Sequence[Any]) -> Sequence[Any]:
         done = list(dict.fromkeys(keys))
-        self._open = [key for key in self._open if key not in done]
+        for key in done:
+            self._open.pop(key, None)
         return done
 
 

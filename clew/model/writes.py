@@ -157,12 +157,13 @@ class OwnWrites:
     def check(self, work: Recompute, made: Recomputed) -> None:
         """Hold the write actions that come next against those that the functions make."""
         for connection, writes in made.writes.items():
+            firsts: dict[int, int] = {}
             for place, (index, number) in enumerate(writes):
+                first = firsts.setdefault(index, place)
                 claim = work.evidence[index].claim
                 logged = self._logs[connection].take(claim.input_set)
                 if logged is not None:
-                    nth = place - next(at for at, (other, _) in enumerate(writes) if other == index)
-                    self._compare(connection, logged, number, Rewrite(work, index, connection, nth))
+                    self._compare(connection, logged, number, Rewrite(work, index, connection, place - first))
 
     def _compare(self, connection: str, logged: Logged, number: int, again: Rewrite) -> None:
         name = self._logs[connection].name
