@@ -224,13 +224,15 @@ class Log:
         return next((json.loads(text) for (text,) in self._database.rows(_META, key)), None)
 
     def untold(self, port: Port) -> int:
-        # What says when it was logged was logged with its lineage.
-        early = " AND at IS NULL" if self.version >= 3 else ""
-        sql = f"SELECT max(first + count - 1) FROM sent WHERE operator = ? AND port = ?{early}"
+        table, named, first, last = "sent", "port", "first", "first + count - 1"
         if port.name.startswith(WRITES):
-            sql = f"SELECT max(number) FROM write_action WHERE operator = ? AND connection = ?{early}"
-        rows = self._database.rows(sql, port.operator, port.name.removeprefix(WRITES))
-        return max(int(number or 0) for (number,) in rows)
+            table, named, first, last = "write_action", "connection", "number", "number"
+        own = f"FROM {table} WHERE operator = ? AND {named} = ?"
+        # What says when it was logged was logged with its lineage.
+        told = f"(SELECT min({first}) - 1 {own} AND at IS NOT NULL)" if self.version >= 3 else "NULL"
+        sql = f"SELECT coalesce({told}, (SELECT max({last}) {own}), 0)"
+        values = (port.operator, port.name.removeprefix(WRITES)) * (sql.count("?") // 2)
+        return max(int(number) for (number,) in self._database.rows(sql, *values))
 
     def links(self) -> dict[Port, Port]:
         rows = self._database.rows("SELECT rec_operator, rec_port, operator, port FROM link")

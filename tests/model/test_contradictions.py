@@ -396,6 +396,17 @@ def test_write_actions_and_sources_without_lineage_where_an_earlier_clew_kept_no
         assert first(made.verify()).operator == "numbers"
 
 
+def test_a_log_of_an_earlier_clew_has_no_lineage_of_sources_and_write_actions(tmp_path: Path) -> None:
+    made = finished(each(tmp_path), tmp_path)
+    made.change(
+        "INSERT INTO lineage SELECT * FROM ordered_lineage WHERE operator = 'doubled'", "DELETE FROM ordered_lineage",
+        "UPDATE meta SET value = '2' WHERE key = 'schema_version'",
+    )  # fmt: skip
+    assert explained(made.verify())
+    made.change("DELETE FROM lineage")
+    assert first(made.verify()).operator == "doubled"
+
+
 def test_write_actions_of_which_no_lineage_was_captured(tmp_path: Path) -> None:
     pipeline = Pipeline("uncaptured")
     source = pipeline.source("numbers", generator(numbers, EVENTS), max_turn_events=7)
@@ -426,7 +437,7 @@ def test_a_write_action_doubled_of_a_function_that_may_write_anything(tmp_path: 
     ((last,),) = made.ask("SELECT max(number) FROM write_action WHERE operator = 'rates'")
     body = "part, count, size, lengths, checksums, file, start, data"
     made.change(
-        f"INSERT INTO write_action SELECT operator, connection, {last + 1}, events, at FROM write_action "
+        f"INSERT INTO write_action SELECT operator, connection, {last + 1}, events, NULL FROM write_action "
         f"WHERE operator = 'rates' AND number = {last}",
         f"INSERT INTO write_body SELECT operator, connection, {last + 1}, {body} FROM write_body "
         f"WHERE operator = 'rates' AND number = {last}",
