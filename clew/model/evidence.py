@@ -26,10 +26,11 @@ def bodies_of(certificate: Certificate, port: Port, first: int, count: int) -> S
 
 def stretches(certificate: Certificate, port: Port, schema: pa.Schema, sent: Iterable[Sent]) -> Iterator[Stretch]:
     """Cut the events of a port into pieces of work."""
-    numbers = (one.number for one in sent if not one.end)
-    while batch := list(islice(numbers, CHUNK_EVENTS)):
-        bodies = bodies_of(certificate, port, batch[0], len(batch))
-        yield Stretch(port, batch[0], tuple(bodies), schema, certificate.root)
+    events = (one for one in sent if not one.end)
+    while batch := list(islice(events, CHUNK_EVENTS)):
+        bodies = bodies_of(certificate, port, batch[0].number, len(batch))
+        rows = tuple(one.rows for one in batch)
+        yield Stretch(port, batch[0].number, tuple(bodies), schema, certificate.root, rows)
 
 
 class Gathering:
@@ -39,6 +40,7 @@ class Gathering:
         self._spec = spec
         self._log = certificate
         self._answers = {name: _Answers(certificate, spec.name, name) for name in spec.reads}
+        self._headers = {port: _Headers(certificate, Port(spec.name, port)) for port in spec.outputs}
 
     def chunks(self, claims: Iterator[Claim]) -> Iterator[tuple[Evidence, ...]]:
         """Yield evidence for all claims, as many at a time as make up a piece of work."""
@@ -93,10 +95,27 @@ class Gathering:
             for number in range(first, first + count)
         }
         made = {
-            port: tuple(outputs[port, number] for number in range(first, first + count))
+            port: tuple(
+                (outputs[port, number], self._headers[port].rows(number)) for number in range(first, first + count)
+            )
             for port, (first, count) in claim.outputs.items()
         }
         return Evidence(claim, own, made, {name: found.of(claim.input_set) for name, found in self._answers.items()})
+
+
+class _Headers:
+    """The headers of a port's events, which are asked for in order."""
+
+    def __init__(self, certificate: Certificate, port: Port) -> None:
+        self._port = port
+        self._sent = iter(certificate.sent(port))
+
+    def rows(self, number: int) -> int:
+        """Return how many records an event has."""
+        for sent in self._sent:
+            if sent.number == number and not sent.end:
+                return sent.rows
+        raise EventWrong(str(EventId(self._port, number)), "lineage tells of it, and it was never sent")
 
 
 class _Answers:

@@ -61,12 +61,22 @@ class Stretch:
     bodies: tuple[Body, ...]
     schema: pa.Schema
     root: str | None
+    #: How many records each event has, by its header.
+    rows: tuple[int, ...]
 
     def events(self) -> Iterator[tuple[str, pa.Table]]:
         """Yield each event's name and records."""
-        for number, body in enumerate(self.bodies, self.first):
+        for number, (body, rows) in enumerate(zip(self.bodies, self.rows), self.first):
             event = str(EventId(self.port, number))
-            yield event, records(body, self.root, self.schema, event)
+            yield event, as_told(records(body, self.root, self.schema, event), rows, event)
+
+
+def as_told(table: pa.Table, rows: int, event: str) -> pa.Table:
+    """Return the records of an event, which must be as many as its header says."""
+    if table.num_rows == rows:
+        return table
+    fact = "its header tells of another number of records than its body holds"
+    raise EventWrong(event, fact, expected=f"{table.num_rows} in its header", found=f"{rows}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +117,8 @@ class Evidence:
 
     claim: Claim
     inputs: Mapping[tuple[str, int], Body]
-    outputs: Mapping[str, tuple[Body, ...]]
+    #: By output port: the bodies of its events, and how many records each has by its header.
+    outputs: Mapping[str, tuple[tuple[Body, int], ...]]
     answers: Mapping[str, tuple[Body, ...]] = field(default_factory=dict)
 
 
@@ -208,8 +219,9 @@ class Recompute:
         first, _ = one.claim.outputs.get(port, (0, 0))
         sender = Port(spec.name, port)
         return [
-            records(body, self.root, self.outputs[port], str(EventId(sender, number)))
-            for number, body in enumerate(one.outputs.get(port, ()), first)
+            as_told(records(body, self.root, self.outputs[port], event), rows, event)
+            for number, (body, rows) in enumerate(one.outputs.get(port, ()), first)
+            for event in [str(EventId(sender, number))]
         ]
 
     def _sent(self, made: Made, port: str) -> list[pa.Table]:

@@ -263,6 +263,22 @@ def test_a_body_that_holds_no_records(singles: Finished) -> None:
     assert found.fact.startswith("its body holds no records of its schema: ")
 
 
+@pytest.mark.parametrize("operator", ["numbers", "doubled"])
+def test_a_header_that_tells_of_other_records_than_the_body_holds(singles: Finished, operator: str) -> None:
+    _edit_header(singles, operator, 11, 77)
+    found = first(singles.verify())
+    assert (found.operator, found.event) == (operator, f"{operator}.out#11")
+    assert found.fact == "its header tells of another number of records than its body holds"
+    assert (found.expected, found.found) == ("3 in its header", "77")
+
+
+def test_an_event_that_lineage_tells_of_and_that_was_never_sent(singles: Finished) -> None:
+    singles.change("DELETE FROM sent WHERE operator = 'doubled' AND first >= 11")
+    found = first(singles.verify())
+    assert found.operator == "doubled"
+    assert found.fact == "lineage tells of it, and it was never sent"
+
+
 def test_the_bytes_of_a_body_that_no_function_explains_changed(tmp_path: Path) -> None:
     made = finished(general(tmp_path, deterministic=False), tmp_path)
     assert explained(made.verify())
@@ -560,12 +576,22 @@ def _change_bytes(made: Finished, operator: str, number: int) -> None:
 
 
 def _change_records(made: Finished, operator: str, number: int, edit: Callable[[dict], dict | None]) -> None:
-    """Change the records of an event, with its checksum."""
+    """Change the records of an event, with its checksum and its header."""
     ((data,),) = made.ask(f"SELECT schema FROM port_schema WHERE operator = '{operator}'")
     schema = pa.ipc.read_schema(pa.py_buffer(data))
     rows = pa.ipc.read_record_batch(pa.py_buffer(_body(made, operator, number)), schema).to_pylist()
     kept = [new for row in rows if (new := edit(row)) is not None]
     _edit_body(made, operator, number, pa.RecordBatch.from_pylist(kept, schema).serialize().to_pybytes())
+    _edit_header(made, operator, number, len(kept))
+
+
+def _edit_header(made: Finished, operator: str, number: int, rows: int) -> None:
+    """Let the header of an event tell of so many records."""
+    of_event = f"operator = '{operator}' AND first <= {number} AND first + count > {number}"
+    ((first_, headers),) = made.ask(f"SELECT first, headers FROM sent WHERE {of_event}")
+    flat = json.loads(headers)
+    flat[2 * (number - first_)] = rows
+    made.change(f"UPDATE sent SET headers = :headers WHERE {of_event}", headers=json.dumps(flat))
 
 
 def _split_ack(made: Finished, operator: str, number: int) -> None:
