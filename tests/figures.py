@@ -20,6 +20,7 @@ PIPELINES = 3
 #: What tests count; a name with a colon is one of several, each counted for itself.
 SCHEDULES = "simulated schedules"
 SEVERAL = "simulated schedules with two faults or more"
+UNDECIDED = "simulated schedules that could not be decided"
 SCHEDULED = "faults scheduled"
 FIRED = "faults fired"
 POINT = "crash point hit and recovered"
@@ -69,6 +70,7 @@ def table(figures: Counter[str], soak: bool, failed: int) -> Iterator[Line]:
     points = len(POINTS)
     yield _least("simulated schedules", figures[SCHEDULES], schedules)
     yield _least("  half of them with two faults or more", figures[SEVERAL], schedules // 2)
+    yield _undecided(figures)
     yield _all("crash points hit and recovered, of those listed", _distinct(figures, POINT), points)
     yield _all("  and again during recovery", _distinct(figures, POINT_IN_RECOVERY), points)
     yield _calls(figures, soak)
@@ -89,6 +91,12 @@ def _outputs(figures: Counter[str], failed: int) -> Line:
     none = "0 / 0 / 0 / 0"
     seen = f"unknown, {failed} failed" if failed else none if figures[FIRED] else "nothing judged"
     return Line("outputs lost / duplicated / reordered / retracted", seen, none, seen == none)
+
+
+def _undecided(figures: Counter[str]) -> Line:
+    """Where lineage is not captured the checker cannot decide on everything: that is to be so of few schedules."""
+    seen, run = figures[UNDECIDED], figures[SCHEDULES]
+    return Line("  undecided of an operator without lineage", f"{seen:,}", "at most a quarter of them", 4 * seen <= run)
 
 
 def _calls(figures: Counter[str], soak: bool) -> Line:

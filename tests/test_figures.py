@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.figures import CALLS, CALLS_PLANNED, FIRED, Line, lacking, table
+from tests.figures import CALLS, CALLS_PLANNED, FIRED, SCHEDULES, UNDECIDED, Line, lacking, table
 from tests.soak import Kept
 
 
@@ -37,6 +37,11 @@ def test_system_calls_are_counted_against_those_that_were_planned() -> None:
     assert not line("system-call", Counter(two), soak=True).reached
     assert line("system-call", Counter(hit)).reached
     assert not line("system-call", Counter({f"{CALLS}: one": 99})).reached
+
+
+def test_of_most_schedules_everything_is_decided() -> None:
+    assert line("  undecided", Counter({SCHEDULES: 4_000, UNDECIDED: 1_000})).reached
+    assert not line("  undecided", Counter({SCHEDULES: 4_000, UNDECIDED: 1_001})).reached
 
 
 def test_a_tool_that_is_missing_fails_where_figures_are_asked_for(pytestconfig: pytest.Config) -> None:

@@ -14,20 +14,13 @@ from clew.protocol.rows import Bodies
 from tests.simulation.journal import Journal
 
 
-def _bodies(runs: Sequence[Bodies]) -> Iterator[Body]:
-    for run in runs:
-        at = 0
-        for length, checksum in zip(run.lengths, run.checksums):
-            data = None if run.data is None else run.data[at : at + length]
-            yield Body(length, checksum, data, run.file, run.offset + at)
-            at += length
-
-
 class Evidence:
-    """The log of a simulated run (a `Certificate`)."""
+    """The log of a simulated run (a `Certificate`), with what was collected, or without it."""
 
-    def __init__(self, journal: Journal, root: str | None) -> None:
-        self._rows = journal._rows
+    def __init__(self, journal: Journal, root: str | None, whole: bool = False) -> None:
+        self._rows = journal.whole() if whole else journal._rows
+        #: What was in body files that are gone.
+        self._files = journal.files if whole else {}
         self._senders = dict(journal._senders)
         self._lookups = journal._lookups
         assert journal._topology is not None
@@ -105,16 +98,17 @@ class Evidence:
 
     def bodies(self, port: Port, first: int, count: int) -> Sequence[Body]:
         sent = self._rows.sent.get(port, {})
-        return [body for number in range(first, first + count) if number in sent for body in _bodies(sent[number][1])]
+        numbers = (number for number in range(first, first + count) if number in sent)
+        return [body for number in numbers for body in self._bodies(sent[number][1])]
 
     def writes(self, connection: Port) -> Iterator[Logged]:
         for number, (row, status) in sorted(self._rows.writes.get(connection, {}).items()):
-            yield Logged(number, status == "done", row.events, tuple(_bodies(row.bodies)))
+            yield Logged(number, status == "done", row.events, tuple(self._bodies(row.bodies)))
 
     def answers(self, operator: str) -> Iterator[Answer]:
         for (name, connection, action), (row, input_set) in sorted(self._rows.read_events.items(), key=lambda i: i[0]):
             if name == operator and input_set is not None and row.effect is not None:
-                for body in _bodies([row.effect]):
+                for body in self._bodies([row.effect]):
                     yield Answer(connection, action, input_set, body)
 
     def lookups(self, operator: str) -> dict[str, Kept]:
@@ -129,3 +123,12 @@ class Evidence:
             name == source and input_set is None and row.effect is not None
             for (name, _, _), (row, input_set) in self._rows.read_events.items()
         )
+
+    def _bodies(self, runs: Sequence[Bodies]) -> Iterator[Body]:
+        for run in runs:
+            at = 0
+            held = run.data if run.file is None else self._files.get(run.file)
+            for length, checksum in zip(run.lengths, run.checksums):
+                begin = run.offset + at
+                yield Body(length, checksum, None if held is None else held[begin : begin + length], run.file, begin)
+                at += length

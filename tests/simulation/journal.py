@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from copy import copy
+from pathlib import Path
+from typing import Any, Literal
 
-from clew.ids import Port
+from clew.ids import InputSetId, Port
 from clew.pipeline.schema import from_bytes
 from clew.protocol.rows import Bodies, EventRun
 from clew.protocol.step import LogEvents, LogReadEvent, Write
@@ -14,6 +16,9 @@ from clew.store.base import NO_PORTS, Collected
 from clew.store.memory import MemoryStore
 from clew.store.memory_rows import Rows, copied
 from tests.simulation.outside import Row
+
+#: The rows that collection removes, by a key and a number each.
+_NUMBERED = ("sent", "entries", "writes", "state_events", "decisions")
 
 
 class Journal(MemoryStore):
@@ -29,6 +34,9 @@ class Journal(MemoryStore):
         self._safe: Rows | None = None
         self._decoded: dict[Port, dict[int, list[Row]]] = {}
         self._reads: dict[tuple[str, str], dict[int, int]] = {}
+        self._collected = Rows()
+        #: What was in the body files that were collected.
+        self.files: dict[str, bytes] = {}
 
     def take_over(self, operator: str) -> int:
         incarnation = super().take_over(operator)
@@ -56,10 +64,25 @@ class Journal(MemoryStore):
 
     def collect(self, grace: int = 0, keep: Mapping[Port, int] = NO_PORTS) -> Collected:
         """Collect durably, as every store does: the files it names are removed next, for good."""
+        self._collected = self.whole()
         collected = super().collect(grace, keep)
+        if self._bodies is not None:
+            self.files |= {name: (Path(self._bodies) / name).read_bytes() for name in collected.files}
         self.commits += 1
         self._safe = None
         return collected
+
+    def whole(self) -> Rows:
+        """Return the rows as if nothing had been collected: those that were, as they were then."""
+        whole, gone = copy(self._rows), self._collected
+        for name in _NUMBERED:
+            setattr(whole, name, _together(getattr(gone, name), getattr(self._rows, name)))
+        whole.read_events = gone.read_events | self._rows.read_events
+        whole.lineage = {
+            port: [*_missing(gone.lineage.get(port, ()), pairs), *pairs] for port, pairs in self._rows.lineage.items()
+        }
+        whole.collected_writes = {}
+        return whole
 
     def cut_power(self) -> None:
         """Lose every commit that was not durable."""
@@ -94,3 +117,13 @@ class Journal(MemoryStore):
         (body,) = load(self._bodies, [effect])
         answer: int = decode_stream(body).column(-1)[0].as_py()
         return answer
+
+
+def _together(gone: Mapping[Any, Mapping[int, Any]], left: Mapping[Any, Mapping[int, Any]]) -> dict[Any, Any]:
+    return {key: {**gone.get(key, {}), **rows} for key, rows in left.items()}
+
+
+def _missing(pairs: Sequence[tuple[int, InputSetId]], left: Sequence[tuple[int, InputSetId]]) -> list[Any]:
+    """Return the pairs that are not left; one that stands twice is left twice."""
+    kept = set(left)
+    return [pair for pair in pairs if pair not in kept]

@@ -17,6 +17,7 @@ from unittest import mock
 
 from clew import admission, trace
 from clew.faultpoint import POINTS, CrashInjected, Fault, arm
+from clew.model.certificate import Finding
 from clew.model.checker import Checker
 from clew.model.retraction import check_trace
 from clew.model.work import Here
@@ -30,7 +31,7 @@ from clew.runtime.progress import Progress
 from clew.runtime.runner import Outcome, Runner, Surroundings
 from clew.supervisor.threads import Policy, Supervisor, make_runner
 from clew.trace import TraceStep
-from tests.figures import FIRED, SCHEDULED, SCHEDULES, SEVERAL, tally
+from tests.figures import FIRED, SCHEDULED, SCHEDULES, SEVERAL, UNDECIDED, tally
 from tests.simulation.evidence import Evidence
 from tests.simulation.journal import Journal
 from tests.simulation.outside import World
@@ -120,6 +121,8 @@ class Result:
     rounds: int
     #: Whether some fault was still to come when the run had ended.
     missed: bool = False
+    #: Whether the checker could not decide on everything, for want of lineage.
+    undecided: bool = False
 
     @property
     def reached_operators(self) -> list[str]:
@@ -366,8 +369,7 @@ def _judge(scene: Scene, result: Result) -> None:
 
 def show(scene: Scene, schedule: Schedule) -> None:
     """Run a scene by a schedule, and count it in the figures of the suite."""
-    simulate(scene, schedule)
-    _count(schedule)
+    _count(schedule, simulate(scene, schedule))
 
 
 def show_drawn(scene: Scene, wanted: Schedule, gaps: Sequence[int]) -> None:
@@ -386,9 +388,7 @@ def show_drawn(scene: Scene, wanted: Schedule, gaps: Sequence[int]) -> None:
             with _replayed(scene, schedule):
                 judge(result, directory, scene)
                 _judge(scene, result)
-    if result.missed:
-        simulate(scene, schedule)
-    _count(schedule)
+    _count(schedule, simulate(scene, schedule) if result.missed else result)
 
 
 def _fitted(usual: Result, wanted: Schedule, gaps: Sequence[int]) -> tuple[Schedule, list[int]]:
@@ -406,13 +406,14 @@ def _finished(machine: "Machine", scene: Scene, wanted: Schedule) -> Result:
         raise
 
 
-def _count(schedule: Schedule) -> None:
+def _count(schedule: Schedule, result: Result) -> None:
     """Count a schedule that was run to its end; one of which a fault did not fire does not come here."""
     faults = len(schedule.faults) + len(schedule.lost) + len(schedule.refused)
     tally(SCHEDULED, by=faults)
     tally(FIRED, by=faults)
     tally(SCHEDULES)
     tally(SEVERAL, by=int(faults >= 2))
+    tally(UNDECIDED, by=int(result.undecided))
 
 
 def _lively(scene: Scene) -> int:
@@ -421,14 +422,28 @@ def _lively(scene: Scene) -> int:
 
 
 def judge(result: Result, root: str | None, scene: Scene) -> None:
-    """Let the checker say whether some run without failures explains this one."""
-    evidence = Evidence(result.journal, root)
+    """Let the checker say whether some run without failures explains this one.
+
+    What was collected is judged as if it were still there; what is left without it must not be found wrong either.
+    """
+    whole = _findings(result, Evidence(result.journal, root, whole=True))
+    lacking = [] if scene.traced else [finding for finding in whole if _lacks_lineage(finding)]
+    result.undecided = bool(lacking)
+    found = [finding for finding in whole if finding not in lacking]
+    if scene.collects:
+        left = _findings(result, Evidence(result.journal, root))
+        found += [finding for finding in left if finding.weight == "wrong"]
+    assert not found, f"{found[0].weight}: {found[0]}"
+
+
+def _findings(result: Result, evidence: Evidence) -> list[Finding]:
     verdict = Checker(result.graph, evidence, Here(result.graph)).check()
-    verdict.findings += check_trace(evidence, result.trace)
-    # What was collected cannot be decided, nor what has no lineage, and only that.
-    decidable = scene.traced and not scene.collects
-    found = [finding for finding in verdict.findings if finding.weight == "wrong" or decidable]
-    assert not found, f"{verdict.word}: {found[0]}"
+    return [*verdict.findings, *check_trace(evidence, result.trace)]
+
+
+def _lacks_lineage(finding: Finding) -> bool:
+    """Say whether something cannot be decided because lineage of it was not captured."""
+    return finding.weight == "undecided" and finding.fact.startswith("no lineage was captured of it")
 
 
 @lru_cache(maxsize=256)

@@ -29,6 +29,8 @@ from tests.simulation import machine
 from tests.simulation.machine import NotFired, Schedule, baseline, rehearse, simulate, visit
 from tests.simulation.outside import Transactional
 from tests.simulation.pipelines import SCENES, Scene
+from tests.simulation.random_pipelines import Blueprint, Node
+from tests.simulation.random_pipelines import scene as scene_of
 from tests.soak import SOAK
 
 
@@ -364,6 +366,19 @@ def _is_passed(scene: Scene, schedule: Schedule) -> bool:
     finally:
         _RESTARTED.clear()
     return True
+
+
+@pytest.mark.parametrize("collects", [False, True])
+def test_the_checker_finds_that_a_write_came_twice_though_all_of_it_was_collected(collects: bool) -> None:
+    """Of a pipeline drawn at random there is no run to hold it against: the checker is its only judge."""
+    nodes = (Node("same", (0,)), Node("sum", (1,), "count2"))
+    drawn = scene_of(Blueprint(("generator",), nodes, ("transactional",), 8, collects))
+    for number in range(1, 4):
+        schedule = Schedule(1, (visit("sink-after-commit", "sink0", number),))
+        result = simulate(drawn, schedule)
+        assert bool(result.journal._rows.collected_writes) == collects
+        with keeps_no_marker_in_the_sink(), pytest.raises(AssertionError, match="more often than written"):
+            simulate(drawn, schedule)
 
 
 def _schedules(scene: str, scope: str) -> Iterator[Schedule]:
