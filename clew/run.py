@@ -232,6 +232,7 @@ def decide_quarantined(
 
 
 def chaos(
+    pipeline: Graph,
     command: Callable[[str], Sequence[str]],
     place: Log,
     directory: Path,
@@ -240,12 +241,17 @@ def chaos(
 ) -> ChaosOutcome:
     """Run a pipeline under faults, in a process of its own that is started again until it has finished.
 
-    `command` returns what starts the run, given the URL of its log; its trace and its output are in `directory`.
+    `command` returns what starts the run, given the URL of its log; its trace and its output are in `directory`. What
+    is in quarantine when all else is done is dropped: only a run that has finished can be judged.
     """
     from clew.store.outage import outage_of
 
+    def drop() -> int:
+        held = [one for one in quarantine_of(pipeline, place.url, place.bodies) if one.open]
+        return decide_quarantined(pipeline, held, "drop", place.url, place.bodies)
+
     url, outage = outage_of(place.address())
-    return Chaos(command(url), ChaosPlace(directory), faults, outage, tell).run()
+    return Chaos(command(url), ChaosPlace(directory), faults, outage, drop, tell).run()
 
 
 def status(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> RunStatus | None:

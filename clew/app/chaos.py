@@ -27,7 +27,7 @@ from clew.app.flags import (
     spark_words,
 )
 from clew.app.settings import EngineName, in_force
-from clew.app.target import Bodies, File, Json, Target
+from clew.app.target import Bodies, File, Json, Target, named
 from clew.app.terminal import FAILED, UNDECIDED, complain, explained, print_json, results
 from clew.app.verdict import as_mapping, exit_code, print_verdict
 from clew.errors import SetupFailed
@@ -173,7 +173,7 @@ def _strike(graph: Graph, target: Target, request: Request) -> tuple[ChaosOutcom
     _prepare(graph, request, place)
     _announce(graph, request, drawn)
     directory = request.directory(graph)
-    outcome = run_under_faults(lambda url: request.command(graph, url), place, directory, drawn, _say)
+    outcome = run_under_faults(graph, lambda url: request.command(graph, url), place, directory, drawn, _say)
     return outcome, _judge(graph, target, request) if not outcome.failure else None
 
 
@@ -268,6 +268,11 @@ def _tell(graph: Graph, request: Request, outcome: ChaosOutcome, verdict: Verdic
     elif missed:
         which = "; ".join(str(fault) for fault in missed)
         say(f"{_count(len(missed), 'fault')} had no chance to fire before the run ended: {which}")
+    if outcome.dropped:
+        listed = named(request.file, request.place(graph).url)
+        say(
+            f"{outcome.dropped} in quarantine when all else was done: dropped; `clew quarantine list {listed}` lists it"
+        )
     if verdict is not None and verdict.word == "undecided" and _about_sinks(graph, verdict):
         say("a sink that holds what other runs wrote cannot be judged: empty it, and repeat")
     if verdict is None or verdict.word == "not explained":
@@ -296,6 +301,7 @@ def _as_json(graph: Graph, request: Request, outcome: ChaosOutcome, verdict: Ver
         "faults": faults,
         "starts": outcome.starts,
         "error": outcome.failure or None,
+        "dropped": outcome.dropped,
         **(as_mapping(verdict) if verdict else {"verdict": None}),
         "log": masked(request.place(graph).url),
         "trace": str(place.trace),

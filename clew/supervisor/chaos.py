@@ -21,6 +21,8 @@ from clew.supervisor.schedule import ChaosFault
 
 #: Exit codes of `clew run`: it has finished, now or before.
 _FINISHED = (0, 3)
+#: Its exit code when everything is done but for what is in quarantine.
+_HELD = 5
 #: Seconds between two looks at the run.
 _LOOK = 0.005
 #: How many more starts than faults there may be.
@@ -60,6 +62,8 @@ class ChaosOutcome:
     starts: int
     #: Why the run has not finished; empty when it has.
     failure: str = ""
+    #: How much was in quarantine when all else was done, and was dropped.
+    dropped: int = 0
 
 
 class Chaos:
@@ -71,12 +75,16 @@ class Chaos:
         place: ChaosPlace,
         faults: Sequence[ChaosFault],
         outage: Callable[[], AbstractContextManager[bool]],
+        drop: Callable[[], int],
         tell: Tell,
     ) -> None:
         self._command = list(command)
         self._place = place
         self._faults = tuple(faults)
         self._outage = outage
+        #: Drops all that is in quarantine, and says how much that was.
+        self._drop = drop
+        self._dropped = 0
         self._tell = tell
         self._fired: set[int] = set()
         self._commits = _Commits(place.trace)
@@ -97,6 +105,8 @@ class Chaos:
             code = self._run_once()
             if code in _FINISHED:
                 break
+            if code == _HELD and self._settle():
+                continue
             message = _last_error(self._place.output, said_before) or f"it ended with {code}"
             if len(self._fired) == before:
                 # Nothing struck this process, so the same would happen to the next.
@@ -106,7 +116,15 @@ class Chaos:
             elif code != -signal.SIGKILL:
                 self._tell(f"the run has stopped: {message.splitlines()[0]}")
         fired = tuple(index in self._fired for index in range(len(self._faults)))
-        return ChaosOutcome(self._faults, fired, self._starts, failure)
+        return ChaosOutcome(self._faults, fired, self._starts, failure, self._dropped)
+
+    def _settle(self) -> bool:
+        """Drop what the run waits for, so that it can end; say whether there was anything."""
+        dropped = self._drop()
+        self._dropped += dropped
+        if dropped:
+            self._tell(f"all is done but for what is in quarantine: {dropped} dropped, so that the run can end")
+        return dropped > 0
 
     def _run_once(self) -> int:
         """Run one process to its end, whichever that is, and return its exit code."""

@@ -99,6 +99,35 @@ pipeline.sink(source, Appended(), name="lines")
 '''
 
 
+PICKY = """
+import pyarrow as pa
+
+from clew import Count, Pipeline, files, generator
+
+pipeline = Pipeline("picky")
+numbers = generator(lambda index: pa.table({"n": [index, index + 100]}), 12)
+source = pipeline.source("source", numbers, max_turn_events=2)
+
+
+@pipeline.map(source, deterministic=True, on_error="quarantine", attempts=1)
+def doubled(record: dict) -> dict:
+    if record["n"] == 105:
+        raise ValueError("nobody likes it")
+    return {"n": 2 * record["n"]}
+
+
+@pipeline.operator(doubled, window=Count(5), deterministic=True, on_error="quarantine", attempts=1)
+def fives(table: pa.Table) -> pa.Table:
+    # The last of them comes when the stream ends, after something before it was given up.
+    if 22 in table["n"].to_pylist():
+        raise ValueError("nor this one")
+    return table
+
+
+pipeline.sink(fives, files("kept"), name="kept")
+"""
+
+
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -257,6 +286,23 @@ def test_a_run_that_fails_by_itself_is_told(tmp_path: Path) -> None:
     assert "error: the run has not finished: operator doubled failed on source.out#14" in result.stderr
     assert "ValueError: a number that nobody likes" in result.stderr
     assert "what the run said is in .clew/numbers/chaos-1/output.txt" in result.stdout
+
+
+def test_what_is_in_quarantine_is_dropped_so_that_the_run_can_be_judged(tmp_path: Path) -> None:
+    """What one operator set aside keeps the stream from its end, at which another one sets something aside."""
+    file = write(tmp_path, "picky.py", PICKY)
+    seed = seed_with(graph_of(file), 1, "group", "after-generate", "doubled")
+    result = chaos(file, seed, 1, "--only", "group")
+    assert result.exit_code == 0, result.output
+    said = "all is done but for what is in quarantine: 1 dropped, so that the run can end"
+    assert result.stderr.count(said) == 2
+    assert "explained: a run without failures could have left what is there" in result.stdout
+    log = f".clew/picky/chaos-{seed}/log.db"
+    listed = f"`clew quarantine list {file} --log sqlite:///{log}` lists it"
+    assert f"2 in quarantine when all else was done: dropped; {listed}" in result.stdout
+    numbers = [n for path in Path("kept").glob("[!.]*.parquet") for n in pq.read_table(path)["n"].to_pylist()]
+    assert Counter(numbers) == Counter(2 * n for i in range(10) for n in (i, i + 100) if n != 105)
+    assert "2 dropped by an earlier run" in call("quarantine", "list", file, "--log", f"sqlite:///{log}").stdout
 
 
 def test_somebody_elses_log_is_left_alone(tmp_path: Path) -> None:
