@@ -187,7 +187,7 @@ class _Files(_Place):
         if any(True for _ in self._log.writes(writer.port)) and not os.path.isdir(held.places[0]):
             raise Unreadable(f"there is no directory {held.places[0]}")
         # Names of other connections may begin so too, and go on with more words before their number.
-        own = re.compile(re.escape(prefix) + r"\d{9,}(?![\d-])")
+        own = re.compile(re.escape(prefix) + r"\d{9,}(?!\d|-(.*-)?\d{9})")
         found = [path for path in files_written(held, prefix) if own.match(os.path.basename(path))]
         expected: set[str] = set()
         works = self._scattered if held.partition_by else self._works
