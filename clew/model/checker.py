@@ -48,7 +48,10 @@ class Checker:
             else:
                 self._check_operator(spec)
         progress("sinks")
-        check_sinks(self._graph, self._log, self._compute, self._verdict)
+        try:
+            check_sinks(self._graph, self._log, self._compute, self._verdict)
+        except EventWrong as error:
+            self._add(error.finding(self._graph.name))
         return self._verdict
 
     def _add(self, *findings: Finding) -> None:

@@ -37,7 +37,11 @@ _META = "SELECT value FROM meta WHERE key = ?"
 
 
 class Unreadable(ClewError):
-    """What is to be judged cannot be read."""
+    """An outside system, which is to be judged, cannot be read."""
+
+
+class LogUnreadable(ClewError):
+    """The log cannot be read, so that nothing can be judged."""
 
 
 class Database(Protocol):
@@ -48,8 +52,9 @@ class Database(Protocol):
 
 
 class _Sqlite:
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, failed: type[ClewError]) -> None:
         self._connection = connection
+        self._failed = failed
 
     def rows(self, sql: str, *values: Any) -> Iterator[Sequence[Any]]:
         try:
@@ -57,12 +62,13 @@ class _Sqlite:
             for row in self._connection.execute(sql, values):  # noqa: UP028
                 yield row
         except sqlite3.Error as error:
-            raise Unreadable(str(error)) from error
+            raise self._failed(str(error)) from error
 
 
 class _Postgres:
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, failed: type[ClewError]) -> None:
         self._connection = connection
+        self._failed = failed
         self._cursors = 0
 
     def rows(self, sql: str, *values: Any) -> Iterator[Sequence[Any]]:
@@ -76,34 +82,37 @@ class _Postgres:
                 cursor.execute(sql.replace("%", "%%").replace("?", "%s") if values else sql, values or None)
                 yield from cursor
         except psycopg.Error as error:
-            raise Unreadable(" ".join(str(error).split())) from error
+            raise self._failed(" ".join(str(error).split())) from error
 
 
 @contextmanager
-def opened(url: str, schema: str = "") -> Iterator[Database]:
-    """Open a database for reading; what is read is one state of it, whoever writes meanwhile."""
+def opened(url: str, schema: str = "", failed: type[ClewError] = Unreadable) -> Iterator[Database]:
+    """Open a database for reading; what is read is one state of it, whoever writes meanwhile.
+
+    Raises `failed` where it cannot be opened, or read.
+    """
     if url.startswith("sqlite:///"):
-        with closing(_sqlite(os.path.abspath(url.removeprefix("sqlite:///")))) as connection:
-            yield _Sqlite(connection)
+        with closing(_sqlite(os.path.abspath(url.removeprefix("sqlite:///")), failed)) as connection:
+            yield _Sqlite(connection, failed)
         return
-    with closing(_postgres(url, schema)) as connection:
-        yield _Postgres(connection)
+    with closing(_postgres(url, schema, failed)) as connection:
+        yield _Postgres(connection, failed)
 
 
-def _sqlite(path: str) -> sqlite3.Connection:
+def _sqlite(path: str, failed: type[ClewError]) -> sqlite3.Connection:
     if not os.path.isfile(path):
-        raise Unreadable(f"there is no database {path}")
+        raise failed(f"there is no database {path}")
     try:
         connection = sqlite3.connect(f"file:{percent(path)}?mode=ro", uri=True, timeout=60)
         # Text that is none is found by whoever makes something of it.
         connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         connection.execute("BEGIN")
     except sqlite3.Error as error:
-        raise Unreadable(f"{path}: {error}") from error
+        raise failed(f"{path}: {error}") from error
     return connection
 
 
-def _postgres(url: str, schema: str) -> Any:
+def _postgres(url: str, schema: str, failed: type[ClewError]) -> Any:
     # Commands that read no PostgreSQL need not pay for its driver.
     import psycopg
     from psycopg import sql
@@ -118,7 +127,7 @@ def _postgres(url: str, schema: str) -> Any:
         if schema:
             connection.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(schema)))
     except psycopg.Error as error:
-        raise Unreadable(_without_password(url, " ".join(str(error).split()))) from None
+        raise failed(_without_password(url, " ".join(str(error).split()))) from None
     # What is text in a log of Arrow records must not become an object of Python's.
     for name in ("uuid", "json", "jsonb"):
         connection.adapters.register_loader(name, TextLoader)
@@ -185,15 +194,15 @@ class Log:
         self.root = root
         self.run = self._meta("run_id")
         self.pipeline = self._meta("pipeline")
+        version = self._meta("schema_version")
+        if not version.isdecimal():
+            raise LogUnreadable(f"its schema version is {version!r}, expected a number")
+        self.version = int(version)
 
     def _meta(self, key: str) -> str:
         for (value,) in self._database.rows(_META, key):
             return str(value)
-        raise Unreadable(f"its table meta has no {key}")
-
-    @property
-    def version(self) -> int:
-        return int(self._meta("schema_version"))
+        raise LogUnreadable(f"its table meta has no {key}")
 
     def statuses(self) -> dict[str, str]:
         return {str(name): str(status) for name, status in self._database.rows("SELECT name, status FROM operator")}
@@ -232,7 +241,8 @@ class Log:
         told = f"(SELECT min({first}) - 1 {own} AND at IS NOT NULL)" if self.version >= 3 else "NULL"
         sql = f"SELECT coalesce({told}, (SELECT max({last}) {own}), 0)"
         values = (port.operator, port.name.removeprefix(WRITES)) * (sql.count("?") // 2)
-        return max(int(number) for (number,) in self._database.rows(sql, *values))
+        with _reading(table, port.told):
+            return max(int(number) for (number,) in self._database.rows(sql, *values))
 
     def links(self) -> dict[Port, Port]:
         rows = self._database.rows("SELECT rec_operator, rec_port, operator, port FROM link")
@@ -252,7 +262,8 @@ class Log:
 
     def collected(self, port: Port) -> int:
         sql = "SELECT upto FROM collected WHERE operator = ? AND port = ?"
-        return max((int(upto) for (upto,) in self._database.rows(sql, port.operator, port.name)), default=0)
+        with _reading("collected", port):
+            return max((int(upto) for (upto,) in self._database.rows(sql, port.operator, port.name)), default=0)
 
     def collected_writes(self, connection: Port) -> int:
         return self.collected(Port(connection.operator, writes_port(connection.name)))
@@ -274,9 +285,9 @@ class Log:
         )
         rows = self._database.rows(sql, receiver.operator, receiver.name)
         for _, run in groupby(rows, key=lambda row: row[0]):
+            # One by one: a row may tell of more than was ever sent, which whoever asks finds out first.
             with _reading("ack", receiver):
-                taken = list(_taken(list(run)))
-            yield from taken
+                yield from _taken(list(run))
 
     def lineage(self, port: Port) -> Iterator[tuple[int, int]]:
         tables = ["lineage", "ordered_lineage"] if self.version >= 5 else ["lineage"]
@@ -284,6 +295,7 @@ class Log:
         sql = f"{' UNION ALL '.join(found)} ORDER BY first, input_set"
         for first, input_set, counts in self._database.rows(sql, *[port.operator, port.name] * len(tables)):
             with _reading("lineage", port):
+                first, input_set = int(first), int(input_set)
                 runs = [(range(made), range(repeat)) for made, repeat in json.loads(counts)]
             for events, repeated in runs:
                 for _ in repeated:
@@ -294,7 +306,10 @@ class Log:
 
     def done_sets(self, operator: str) -> Iterator[tuple[int, int]]:
         sql = "SELECT first, count FROM done WHERE operator = ? ORDER BY first"
-        return ((int(first), int(count)) for first, count in self._database.rows(sql, operator))
+        for first, count in self._database.rows(sql, operator):
+            with _reading("done", operator):
+                done = int(first), int(count)
+            yield done
 
     def states(self, operator: str) -> Iterator[tuple[int, Any]]:
         sql = "SELECT input_set, state FROM state_event WHERE operator = ? ORDER BY state_id"
@@ -305,29 +320,37 @@ class Log:
 
     def decisions(self, operator: str) -> Iterator[tuple[int, Any]]:
         if self.version < 2:
-            return iter(())
+            return
         sql = "SELECT seq, decision FROM decision WHERE operator = ? ORDER BY seq"
-        return ((int(seq), json.loads(decision)) for seq, decision in self._database.rows(sql, operator))
+        for seq, decision in self._database.rows(sql, operator):
+            with _reading("decision", operator):
+                decided = int(seq), json.loads(decision)
+            yield decided
 
     def rejoined(self, receiver: Port) -> Iterator[tuple[int, int]]:
         if self.version < 2:
             return
         sql = "SELECT first, count, input_set FROM rejoined WHERE operator = ? AND port = ?"
         for first, count, input_set in self._database.rows(sql, *receiver):
-            yield from ((number, int(input_set)) for number in range(first, first + count))
+            with _reading("rejoined", receiver):
+                joined, numbers = int(input_set), range(first, first + count)
+            yield from ((number, joined) for number in numbers)
 
     def asides(self, operator: str) -> Iterator[SetAside]:
         if self.version < 2:
             return
         sql = "SELECT number, input_set, records, status, label FROM aside WHERE operator = ? ORDER BY number"
         for number, input_set, records, status, label in self._database.rows(sql, operator):
-            places = None if records is None else tuple(json.loads(records))
-            placed = json.loads(label)[0] != UNPLACED
-            yield SetAside(number, input_set, places, status in ("retried", "dropped"), placed)
+            with _reading("aside", operator):
+                places = None if records is None else tuple(map(int, json.loads(records)))
+                placed = json.loads(label)[0] != UNPLACED
+                aside = SetAside(int(number), int(input_set), places, status in ("retried", "dropped"), placed)
+            yield aside
 
     def late(self, operator: str) -> dict[str, int]:
         for (text,) in self._database.rows("SELECT state FROM latest_state WHERE operator = ?", operator):
-            return late_of(json.loads(text))
+            with _reading("latest_state", operator):
+                return late_of(json.loads(text))
         return {}
 
     def bodies(self, port: Port, first: int, count: int) -> Sequence[Body]:
@@ -350,27 +373,35 @@ class Log:
         )
         for start, *columns in self._database.rows(sql, *port, stop, *port, first):
             with _reading("body", port):
-                self._last[port] = start, _Run.of(columns)
+                self._last[port] = int(start), _Run.of(columns)
             yield self._last[port]
 
     def writes(self, connection: Port) -> Iterator[Logged]:
         where = "WHERE operator = ? AND connection = ?"
-        done = self._database.rows(f"SELECT first, count FROM done_write {where} ORDER BY first", *connection)
+        done = self._done_writes(connection)
         first = stop = 0
         bodies = self._write_bodies(connection)
         own = next(bodies, None)
-        for number, events in self._database.rows(
+        for written, events in self._database.rows(
             f"SELECT number, events FROM write_action {where} ORDER BY number", *connection
         ):
+            with _reading("write_action", connection):
+                number = int(written)
+                named = tuple((Port(op, port), start, count) for op, port, start, count in json.loads(events))
             while stop <= number and (interval := next(done, None)) is not None:
-                first, stop = interval[0], interval[0] + interval[1]
+                first, stop = interval
             while own is not None and own[0] < number:
                 own = next(bodies, None)
             parts = own[1] if own is not None and own[0] == number else ()
-            with _reading("write_action", connection):
-                named = tuple((Port(op, port), start, count) for op, port, start, count in json.loads(events))
-                write = Logged(number, first <= number < stop, named, parts)
-            yield write
+            yield Logged(number, first <= number < stop, named, parts)
+
+    def _done_writes(self, connection: Port) -> Iterator[tuple[int, int]]:
+        """Yield (first, one after the last) of the write actions that are done, in order."""
+        sql = "SELECT first, count FROM done_write WHERE operator = ? AND connection = ? ORDER BY first"
+        for first, count in self._database.rows(sql, *connection):
+            with _reading("done_write", connection):
+                interval = int(first), int(first) + int(count)
+            yield interval
 
     def _write_bodies(self, connection: Port) -> Iterator[tuple[int, tuple[Body, ...]]]:
         sql = (
@@ -379,8 +410,8 @@ class Log:
         )
         for number, rows in groupby(self._database.rows(sql, *connection), key=lambda row: row[0]):
             with _reading("write_body", connection):
-                bodies = tuple(body for _, *columns in rows for body in _Run.of(columns).bodies())
-            yield number, bodies
+                own = int(number), tuple(body for _, *columns in rows for body in _Run.of(columns).bodies())
+            yield own
 
     def answers(self, operator: str) -> Iterator[Answer]:
         sql = (
@@ -489,12 +520,13 @@ def opened_log(url: str, pipeline: str, root: str | None) -> Iterator[Log]:
     if not url.startswith(("sqlite:///", "postgresql:", "postgres:")):
         raise SetupFailed(f"{url!r} is no log that can be read", cure)
     try:
-        with opened(url, f"clew_{pipeline}") as database:
+        with opened(url, f"clew_{pipeline}", LogUnreadable) as database:
             log = Log(database, root)
             if log.version > VERSION:
                 raise NewerLog(log.version, VERSION, f"of pipeline {pipeline}")
             if log.pipeline != pipeline:
                 raise WrongLog(f"this log is of pipeline {log.pipeline}, not {pipeline}; use another --log")
+            cure = "if it is damaged, restore it from a copy, or run the pipeline again with another --log"
             yield log
-    except Unreadable as error:
+    except LogUnreadable as error:
         raise SetupFailed(f"the log cannot be read: {error}", cure) from error

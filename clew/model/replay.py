@@ -349,15 +349,16 @@ class Replay:
 
     def _check_rejoined(self) -> None:
         """Sessions that became one have the events of both; nothing else joins an Input Set later."""
-        found = {
-            (port, number, input_set)
-            for port in self._spec.inputs
-            for number, input_set in self._log.rejoined(Port(self._spec.name, port))
-        }
-        for port, number, input_set in sorted(found ^ self._rejoined):
-            joined = (port, number, input_set) in found
-            fact = "joined an Input Set later that it does not belong to" if joined else "did not join an Input Set"
-            self._wrong(fact, about=str(EventId(self._spec.inputs[port], number)), input_set=input_set)
+        left = set(self._rejoined)
+        for port, sender in self._spec.inputs.items():
+            for number, input_set in self._log.rejoined(Port(self._spec.name, port)):
+                if (port, number, input_set) not in self._rejoined:
+                    fact = "joined an Input Set later that it does not belong to"
+                    self._wrong(fact, about=str(EventId(sender, number)), input_set=input_set)
+                left.discard((port, number, input_set))
+        for port, number, input_set in sorted(left):
+            event = str(EventId(self._spec.inputs[port], number))
+            self._wrong("did not join an Input Set", about=event, input_set=input_set)
 
     def _check_late(self) -> None:
         """As many records were counted as late as are."""

@@ -15,6 +15,9 @@ from clew.ids import EventId, Port
 from clew.model.certificate import Body, Certificate, EventWrong, Finding, Mistake, undecided, wrong
 from clew.trace import TraceStep
 
+#: No number of an event is greater.
+_MOST = 1 << 62
+
 
 @dataclass
 class _Seen:
@@ -47,15 +50,16 @@ class _Observed:
     def step(self, step: TraceStep) -> None:
         late = self._is_late(step)
         if step.kind == "committed":
-            for name, first, count, digest in step.what.get("sent", ()):
+            for name, first, count, digest in _spans(step, "sent"):
                 _fix(self.events, Port(step.operator, name), first, count, digest, "event")
-            for name, first, count, digest in step.what.get("writes", ()):
+            for name, first, count, digest in _spans(step, "writes"):
                 connection = Port(step.operator, name)
                 _fix(self.writes, connection, first, count, digest, "write action")
                 if not late and first <= self.performed.get(connection, 0):
                     raise Mistake(_unlogged(connection, first))
         elif step.kind == "written":
-            connection, last = Port(step.operator, step.what["connection"]), step.what["first"] + step.what["count"] - 1
+            connection = Port(step.operator, str(step.what["connection"]))
+            last = int(step.what["first"]) + int(step.what["count"]) - 1
             self.performed[connection] = max(last, self.performed.get(connection, 0))
 
     def _is_late(self, step: TraceStep) -> bool:
@@ -64,26 +68,40 @@ class _Observed:
         A process that is killed or frozen between a commit and the step that tells of it has logged all the same.
         """
         last = self.incarnations.get(step.operator, 0)
-        own = step.what.get("incarnation", last)
+        own = int(step.what.get("incarnation", last))
         self.incarnations[step.operator] = max(last, own)
-        return bool(own < last)
+        return own < last
+
+
+def _spans(step: TraceStep, what: str) -> list[tuple[str, int, int, int]]:
+    """Return what a step says was logged: the port or connection, the first number, how many, and a digest."""
+    spans = [(str(name), int(first), int(count), int(digest)) for name, first, count, digest in step.what.get(what, ())]
+    if not all(0 < first <= _MOST and 0 < count <= _MOST for _, first, count, _ in spans):
+        raise ValueError(f"no numbers of events: {spans}")
+    return spans
 
 
 def check_trace(certificate: Certificate, steps: Iterable[TraceStep]) -> list[Finding]:
     """Return what a trace tells that the log of the finished run contradicts: the first of it."""
     observed = _Observed()
-    own = any_ = False
+    own, told = False, 0
     try:
         for step, of_run in _of_run(steps, certificate.run):
-            any_, own = True, own or of_run
+            told, own = told + 1, own or of_run
             if of_run:
                 observed.step(step)
+    except Mistake as mistake:
+        return [mistake.finding]
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        fact = f"step {told or 1} of the trace tells what cannot be read ({type(error).__name__}: {error})"
+        return [undecided("trace", f"{fact}; give the trace as `clew run --trace` wrote it")]
+    try:
         _compare(certificate, observed)
     except Mistake as mistake:
         return [mistake.finding]
     except EventWrong as error:
         return [error.finding("trace")]
-    if not any_:
+    if not told:
         return [undecided("trace", "the trace is empty: it tells nothing")]
     if not own:
         return [undecided("trace", f"the trace tells nothing of run {certificate.run}")]
@@ -121,7 +139,7 @@ def _same_events(certificate: Certificate, port: Port, seen: _Seen) -> None:
         if first <= gone:
             continue
         bodies = certificate.bodies(port, first, count)
-        expected = count - sum(number in ends for number in range(first, first + count))
+        expected = count - sum(first <= number < first + count for number in ends)
         if len(bodies) != expected or _digest(bodies) != digest:
             fact = f"events {EventId(port, first)} to #{first + count - 1} are not those that were logged first"
             raise Mistake(wrong(port.operator, fact, event=str(EventId(port, first))))

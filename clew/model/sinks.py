@@ -30,7 +30,7 @@ from clew.model.holdings import (
     Written,
 )
 from clew.model.outside import file_written, files_written, is_missing, other_runs, place_of
-from clew.model.read import Unreadable, records
+from clew.model.read import LogUnreadable, Unreadable, records
 from clew.model.values import Misfit
 from clew.model.work import Compute
 from clew.pipeline.contracts import FilesHeld, Held, RowsHeld
@@ -124,6 +124,8 @@ class _Place:
             self._add(error.finding(self._operator))
         except Misfit as error:
             self._add(wrong(self._operator, f"{self._where} holds what nobody can have written: {error}"))
+        except LogUnreadable:
+            raise
         except ClewError as error:
             self._add(undecided(self._operator, f"what was written cannot be read: {error}"))
 

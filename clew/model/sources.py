@@ -14,7 +14,7 @@ from clew.model.declared import as_of_code
 from clew.model.evidence import stretches
 from clew.model.holdings import CountHeld, EventsLogged, FetchOne, Holding, Numbers, ReadSlice, Records, Slice
 from clew.model.outside import files_of
-from clew.model.read import Unreadable
+from clew.model.read import LogUnreadable, Unreadable
 from clew.model.replay import check_sent
 from clew.model.tiling import tiled
 from clew.model.work import Compute, Intact, Stretch
@@ -28,12 +28,12 @@ _STEP = 100_000
 def check_source(spec: OperatorSpec, certificate: Certificate, compute: Compute, verdict: Verdict) -> None:
     """Check the events of a source: their numbers, their bodies, and their records where it can be read again."""
     port = Port(spec.name, "out")
-    gone = certificate.collected(port)
-    if gone:
-        fact = f"events {port}#1 to #{gone} were collected; verify a run before it is collected"
-        verdict.findings.append(undecided(spec.name, fact))
-        return
     try:
+        gone = certificate.collected(port)
+        if gone:
+            fact = f"events {port}#1 to #{gone} were collected; verify a run before it is collected"
+            verdict.findings.append(undecided(spec.name, fact))
+            return
         count, finding = check_sent(certificate.sent(port), port)
         verdict.count("events", count)
         finding = finding or _check_actions(spec.name, certificate) or _check_origins(port, certificate, count)
@@ -43,6 +43,8 @@ def check_source(spec: OperatorSpec, certificate: Certificate, compute: Compute,
         verdict.findings += _Source(spec, certificate, compute, verdict).check()
     except EventWrong as error:
         verdict.findings.append(error.finding(spec.name))
+    except LogUnreadable:
+        raise
     except ClewError as error:
         verdict.findings.append(undecided(spec.name, f"what the source holds cannot be read: {error}"))
 
@@ -82,6 +84,8 @@ def _check_origins(port: Port, certificate: Certificate, sent: int) -> Finding |
             return wrong(port.operator, "its lineage leads to another read action than that which gave it", event=event,
                          expected=f"one of {before} to {known}", found=str(action))  # fmt: skip
         due, before = number + 1, action
+        if due > sent:
+            break
     # The end is an event too, which was read from nowhere.
     if max(due, untold + 1) != sent:
         return wrong(port.operator, "has sent events that its lineage does not know, or fewer than it knows",

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -170,6 +171,17 @@ def test_what_functions_print_is_no_part_of_the_answer(file: str, tmp_path: Path
         ("write_action", "UPDATE write_action SET events = 'none'", "sums_sink.out"),
         ("lineage", "UPDATE ordered_lineage SET counts = '[7]' WHERE operator = 'sums'", "sums.out"),
         ("port_schema", "UPDATE port_schema SET schema = x'00' WHERE operator = 'sums'", "sums.out"),
+        ("done", "UPDATE done SET first = 'zz' WHERE operator = 'sums'", "sums"),
+        ("done_write", "UPDATE done_write SET count = 'zz'", "sums_sink.out"),
+        ("collected", "INSERT INTO collected VALUES ('numbers', 'out', 'zz')", "numbers.out"),
+        ("collected", "INSERT INTO collected VALUES ('sums_sink', 'writes:out', 'zz')", "sums_sink.writes:out"),
+        ("aside", "INSERT INTO aside VALUES ('sums', 1, 1, '{', '', '', '[7', '', 'held', NULL)", "sums"),
+        ("latest_state", "UPDATE latest_state SET state = '[]' WHERE operator = 'sums'", "sums"),
+        ("decision", "INSERT INTO decision VALUES ('sums', 1, 'none')", "sums"),
+        ("rejoined", "INSERT INTO rejoined VALUES ('sums', 'in', 1, 'zz', 1, 1)", "sums.in"),
+        ("ack", "UPDATE ack SET count = 'zz' WHERE operator = 'sums'", "sums.in"),
+        ("meta", "UPDATE meta SET value = '7' WHERE key = 'uncaptured'", "uncaptured"),
+        ("meta", "UPDATE meta SET value = '7' WHERE key = 'captures'", "captures"),
     ],
 )
 def test_a_log_that_cannot_be_read_in_some_place_is_named(
@@ -180,6 +192,68 @@ def test_a_log_that_cannot_be_read_in_some_place_is_named(
     assert result.exit_code == 1, result.output
     assert f"table {table} of the log holds what cannot be read, of {of}: " in result.stdout
     assert "error: " not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("edit", "fact"),
+    [
+        (
+            "UPDATE ack SET count = 999999999 WHERE operator = 'sums' AND first = "
+            "(SELECT max(first) FROM ack WHERE operator = 'sums')",
+            "was taken and never sent",
+        ),
+        (
+            "INSERT INTO rejoined VALUES ('sums', 'in', 1, 999999999, 1, 1)",
+            "joined an Input Set later that it does not",
+        ),
+        ("UPDATE ordered_lineage SET counts = '[[999999999,1]]' WHERE operator = 'numbers'", "its lineage"),
+    ],
+)
+def test_a_log_that_tells_of_more_than_was_ever_sent_is_gone_through_as_far_as_that(
+    file: str, tmp_path: Path, edit: str, fact: str
+) -> None:
+    change(tmp_path / "log.db", edit)
+    result = verify(file, tmp_path)
+    assert result.exit_code == 1, result.output
+    assert fact in result.stdout
+
+
+def test_a_log_whose_version_is_no_number_is_refused(file: str, tmp_path: Path) -> None:
+    change(tmp_path / "log.db", "UPDATE meta SET value = 'x' WHERE key = 'schema_version'")
+    result = verify(file, tmp_path)
+    assert result.exit_code == 1
+    assert "did not expect" not in result.stderr
+    assert "'x'" in result.stderr
+
+
+@pytest.mark.parametrize("table", ["body", "done_write", "action"])
+def test_a_log_that_is_damaged_is_told_from_what_is_outside(file: str, tmp_path: Path, table: str) -> None:
+    change(tmp_path / "log.db", f"DROP TABLE {table}", "UPDATE meta SET value = value")
+    result = verify(file, tmp_path)
+    assert result.exit_code == 1
+    assert f"error: the log cannot be read: no such table: {table}; if it is damaged, restore it" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"kind": "committed", "sent": None},
+        {"kind": "committed", "sent": [["out", 1]]},
+        {"kind": "committed", "writes": [["out", 0, 1, 1]]},
+        {"kind": "committed", "writes": 5},
+        {"kind": "committed", "incarnation": "x"},
+        {"kind": "written", "first": 1, "count": 1},
+    ],
+)
+def test_a_step_of_a_trace_that_cannot_be_read_is_undecided(file: str, tmp_path: Path, step: dict[str, Any]) -> None:
+    trace = tmp_path / "trace.jsonl"
+    count = len(trace.read_text().splitlines())
+    with trace.open("a") as lines:
+        lines.write(json.dumps({"operator": "sums_sink", "process": 1, "at": 1.0, **step}) + "\n")
+    result = verify(file, tmp_path, "--trace", str(trace))
+    assert result.exit_code == 4, result.output
+    assert f"undecided: trace: step {count + 1} of the trace tells what cannot be read (" in result.stdout
+    assert "; give the trace as `clew run --trace` wrote it" in result.stdout
 
 
 def test_an_empty_trace_is_undecided(file: str, tmp_path: Path) -> None:
