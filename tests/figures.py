@@ -29,6 +29,7 @@ CALLS = "system-call killed at"
 CALLS_PLANNED = "system-call to be killed at"
 PLANTED = "canary planted"
 CAUGHT = "canary caught"
+FOUND_BY = "canary found by"
 SCENARIO = "scenario"
 
 
@@ -120,14 +121,21 @@ def _distinct(figures: Counter[str], figure: str) -> int:
     return sum(1 for name in figures if name.startswith(f"{figure}: "))
 
 
+def _by(figures: Counter[str], canary: str) -> str:
+    """Say who has found a canary, and how often."""
+    found = {name.rpartition(", ")[2]: by for name, by in figures.items() if name.startswith(f"{FOUND_BY}: {canary}, ")}
+    return "".join(f", {times} by {finder}" for finder, times in sorted(found.items()))
+
+
 def write(figures: Counter[str], soak: bool, failed: int, say: Callable[[str], None]) -> None:
-    """Write the table, in how many schedules each canary was caught, and the error messages that nobody produced."""
+    """Write the table, how often and by whom each canary was caught, and the error messages that nobody produced."""
     lines = list(table(figures, soak, failed))
     width = max(len(line.figure) for line in lines)
     for line in lines:
         say(f"{line.figure:<{width}}  {line.seen:>15}  wanted {line.wanted}{'' if line.reached else '  NOT REACHED'}")
     for name in sorted(name for name in figures if name.startswith(f"{CAUGHT}: ")):
         canary = name.partition(": ")[2]
-        say(f"  {canary}: found in {figures[name]} of {figures[f'{PLANTED}: {canary}']} schedules")
+        schedules = f"{figures[name]} of {figures[f'{PLANTED}: {canary}']} schedules"
+        say(f"  {canary}: found in {schedules}{_by(figures, canary)}")
     for site in silent(figures):
         say(f"  not produced: {site.name}  {site.text[:100]}")

@@ -9,7 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.figures import CALLS, CALLS_PLANNED, FIRED, SCHEDULES, UNDECIDED, Line, lacking, table
+from tests.figures import (
+    CALLS,
+    CALLS_PLANNED,
+    CAUGHT,
+    FIRED,
+    FOUND_BY,
+    PLANTED,
+    SCHEDULES,
+    UNDECIDED,
+    Line,
+    lacking,
+    table,
+    write,
+)
 from tests.soak import Kept
 
 
@@ -42,6 +55,16 @@ def test_system_calls_are_counted_against_those_that_were_planned() -> None:
 def test_of_most_schedules_everything_is_decided() -> None:
     assert line("  undecided", Counter({SCHEDULES: 4_000, UNDECIDED: 1_000})).reached
     assert not line("  undecided", Counter({SCHEDULES: 4_000, UNDECIDED: 1_001})).reached
+
+
+def test_a_canary_is_told_with_those_who_found_it() -> None:
+    counted = {f"{PLANTED}: eats": 9, f"{CAUGHT}: eats": 5, f"{PLANTED}: eats twice": 3, f"{CAUGHT}: eats twice": 1}
+    by = {"eats, a guard": 3, "eats, the checker": 2, "eats twice, a guard": 1}
+    found = {f"{FOUND_BY}: {who}": times for who, times in by.items()}
+    said: list[str] = []
+    write(Counter({**counted, **found}), False, 0, said.append)
+    assert "  eats: found in 5 of 9 schedules, 3 by a guard, 2 by the checker" in said
+    assert "  eats twice: found in 1 of 3 schedules, 1 by a guard" in said
 
 
 def test_a_tool_that_is_missing_fails_where_figures_are_asked_for(pytestconfig: pytest.Config) -> None:

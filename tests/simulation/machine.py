@@ -101,6 +101,18 @@ class NotFired(AssertionError):
     """A fault of a schedule did not come to pass: the schedule shows nothing."""
 
 
+class NoEnd(AssertionError):
+    """A run does not come to its end, or not as soon as it should."""
+
+
+class NotExplained(AssertionError):
+    """The checker finds that no run without failures explains this one."""
+
+
+class Unlike(AssertionError):
+    """The world is not what the pipeline leaves there without failures."""
+
+
 @dataclass
 class Result:
     """What a run left."""
@@ -216,7 +228,8 @@ class Machine:
     def _run(self) -> Result:
         while not self._over:
             self._steps += 1
-            assert self._steps < MOST_STEPS, f"no end after {self._steps} steps: {self._where()}"
+            if self._steps >= MOST_STEPS:
+                raise NoEnd(f"no end after {self._steps} steps: {self._where()}")
             if self._faults_to_come:
                 self._one()
             else:
@@ -359,12 +372,17 @@ def _replayed(scene: Scene, schedule: Schedule) -> Iterator[None]:
 
 
 def _judge(scene: Scene, result: Result) -> None:
-    scene.judge(result.world, result.journal)
+    try:
+        scene.judge(result.world, result.journal)
+    except AssertionError as error:
+        raise Unlike(str(error)) from error
     if scene.deterministic:
         expected, found = baseline(scene).world.holdings(), result.world.holdings()
-        assert found == expected, f"the sinks hold {found}, without failures they hold {expected}"
+        if found != expected:
+            raise Unlike(f"the sinks hold {found}, without failures they hold {expected}")
     most = _lively(scene)
-    assert result.rounds <= most, f"{result.rounds} rounds after the last fault, expected at most {most}"
+    if result.rounds > most:
+        raise NoEnd(f"{result.rounds} rounds after the last fault, expected at most {most}")
 
 
 def show(scene: Scene, schedule: Schedule) -> None:
@@ -433,7 +451,8 @@ def judge(result: Result, root: str | None, scene: Scene) -> None:
     if scene.collects:
         left = _findings(result, Evidence(result.journal, root))
         found += [finding for finding in left if finding.weight == "wrong"]
-    assert not found, f"{found[0].weight}: {found[0]}"
+    if found:
+        raise NotExplained(f"{found[0].weight}: {found[0]}")
 
 
 def _findings(result: Result, evidence: Evidence) -> list[Finding]:
