@@ -58,6 +58,11 @@ class Schedule:
     lost: tuple[int, ...] = ()
     refused: tuple[int, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """How many faults there are to be."""
+        return len(self.faults) + len(self.lost) + len(self.refused)
+
 
 @dataclass
 class Visits:
@@ -135,6 +140,11 @@ class Result:
     missed: bool = False
     #: Whether the checker could not decide on everything, for want of lineage.
     undecided: bool = False
+
+    @property
+    def struck(self) -> int:
+        """How many faults have fired."""
+        return len(self.fired) + len(self.world.struck)
 
     @property
     def reached_operators(self) -> list[str]:
@@ -236,7 +246,7 @@ class Machine:
                 self._round()
         arm()
         missed = set(self._schedule.faults) - set(self._visits.fired)
-        left = bool(missed or self._visits.gaps or self.world.failures_to_come)
+        left = bool(missed or self._visits.gaps or self.world.missed)
         if left and not self._rehearsal and not self._drawn:
             raise NotFired(f"these faults were scheduled and did not fire: {missed or self._schedule}")
         return Result(
@@ -387,7 +397,8 @@ def _judge(scene: Scene, result: Result) -> None:
 
 def show(scene: Scene, schedule: Schedule) -> None:
     """Run a scene by a schedule, and count it in the figures of the suite."""
-    _count(schedule, simulate(scene, schedule))
+    tally(SCHEDULED, by=schedule.size)
+    _count(simulate(scene, schedule))
 
 
 def show_drawn(scene: Scene, wanted: Schedule, gaps: Sequence[int]) -> None:
@@ -406,13 +417,16 @@ def show_drawn(scene: Scene, wanted: Schedule, gaps: Sequence[int]) -> None:
             with _replayed(scene, schedule):
                 judge(result, directory, scene)
                 _judge(scene, result)
-    _count(schedule, simulate(scene, schedule) if result.missed else result)
+    # What was drawn and found no place is not in the schedule.
+    tally(SCHEDULED, by=schedule.size if result.missed else wanted.size + len(gaps))
+    _count(simulate(scene, schedule) if result.missed else result)
 
 
 def _fitted(usual: Result, wanted: Schedule, gaps: Sequence[int]) -> tuple[Schedule, list[int]]:
     """Bring faults into the length of a run, so that they find their place in it."""
     share = max(sum(usual.reached.values()) // len(gaps), 1)
-    return _met(wanted, usual), [gap % share for gap in gaps]
+    lost, refused = (tuple(n for n in some if n <= usual.world.writes) for some in (wanted.lost, wanted.refused))
+    return replace(wanted, lost=lost, refused=refused), [gap % share for gap in gaps]
 
 
 def _finished(machine: "Machine", scene: Scene, wanted: Schedule) -> Result:
@@ -424,13 +438,11 @@ def _finished(machine: "Machine", scene: Scene, wanted: Schedule) -> Result:
         raise
 
 
-def _count(schedule: Schedule, result: Result) -> None:
-    """Count a schedule that was run to its end; one of which a fault did not fire does not come here."""
-    faults = len(schedule.faults) + len(schedule.lost) + len(schedule.refused)
-    tally(SCHEDULED, by=faults)
-    tally(FIRED, by=faults)
-    tally(SCHEDULES)
-    tally(SEVERAL, by=int(faults >= 2))
+def _count(result: Result) -> None:
+    """Count a run by the faults that have struck in it; one without any shows nothing of failures."""
+    tally(FIRED, by=result.struck)
+    tally(SCHEDULES, by=int(result.struck >= 1))
+    tally(SEVERAL, by=int(result.struck >= 2))
     tally(UNDECIDED, by=int(result.undecided))
 
 
@@ -478,7 +490,7 @@ def discover(scene: Scene, wanted: Schedule, gaps: Sequence[int]) -> Schedule:
 
 def _met(wanted: Schedule, result: Result) -> Schedule:
     """Return what a run has met of the faults wanted."""
-    lost, refused = (tuple(n for n in some if n <= result.world.writes) for some in (wanted.lost, wanted.refused))
+    lost, refused = (tuple(n for n in some if n in result.world.struck) for some in (wanted.lost, wanted.refused))
     return replace(wanted, faults=result.fired or wanted.faults, lost=lost, refused=refused)
 
 

@@ -30,6 +30,8 @@ class World:
     #: Checkable systems: the names of the writes that were applied, in order.
     applied: dict[str, list[str]] = field(default_factory=dict)
     writes: int = 0
+    #: The writes that have failed, or whose answer was lost, as they were to.
+    struck: set[int] = field(default_factory=set)
     draws: int = 0
     released: list[str] = field(default_factory=list)
     #: Feeds: how often each was looked at, and how much of each has been consumed.
@@ -39,6 +41,11 @@ class World:
     @property
     def failures_to_come(self) -> bool:
         return self.writes < max(self.lost | self.refused, default=0)
+
+    @property
+    def missed(self) -> bool:
+        """Whether a write that was to fail has not failed: it was not reached, or its writer died first."""
+        return self.struck != self.lost | self.refused
 
     def draw(self) -> int:
         """Return a number that never comes again: what a random value, a clock or a queue would give."""
@@ -56,12 +63,14 @@ class World:
         """Count a write; it fails here if the schedule says so."""
         self.writes += 1
         if self.writes in self.refused:
+            self.struck.add(self.writes)
             raise ConnectionError(f"write {self.writes} was refused")
         return self.writes
 
     def answer(self, request: int) -> None:
         """Answer a write that was applied, unless the answer is lost."""
         if request in self.lost:
+            self.struck.add(request)
             raise ConnectionError(f"the answer to write {request} was lost")
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.simulation.machine import Schedule, discover, rehearse, show, show_drawn, simulate
+from tests.simulation.machine import NotFired, Schedule, discover, rehearse, show, show_drawn, simulate
 from tests.simulation.pipelines import SCENES, Scene
 from tests.simulation.random_pipelines import KINDS, LINEAGE, SINKS, SOURCES, WINDOWS, Blueprint, Node
 from tests.simulation.random_pipelines import scene as scene_of
@@ -132,3 +132,13 @@ def test_a_schedule_replays_exactly(scene: Scene) -> None:
 def test_scenario_2_an_answer_that_is_lost_does_not_make_a_write_come_twice(scene: Scene) -> None:
     for number in range(1, rehearse(scene, Schedule(0)).world.writes + 1):
         show(scene, Schedule(0, lost=(number,)))
+
+
+def test_an_answer_that_is_not_lost_since_the_writer_dies_first_is_no_fault_that_fired() -> None:
+    crash = "sink-before-commit@sums_sink#1"
+    alone = simulate(SCENES["linear"], Schedule(0, (crash,)))
+    assert (alone.struck, alone.world.struck) == (1, set())
+    # The first write is the one that it dies in: nobody is there to miss the answer.
+    with pytest.raises(NotFired):
+        simulate(SCENES["linear"], Schedule(0, (crash,), lost=(1,)))
+    assert simulate(SCENES["linear"], Schedule(0, (crash,), lost=(2,))).struck == 2
