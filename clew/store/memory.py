@@ -198,15 +198,18 @@ class MemoryStore(MemoryLineage, MemoryLeases):
     def unacknowledged(self, receiver: Port, after: int, max_events: int, max_bytes: int) -> list[EventRun]:
         with self._lock:
             self._check_open()
-            sent = self._rows.sent.get(self._senders[receiver], {})
+            sender = self._senders[receiver]
+            sent = self._rows.sent.get(sender, {})
             runs: list[EventRun] = []
             size = 0
-            for number in range(after + 1, self._rows.last_sent.get(self._senders[receiver], 0) + 1):
+            # Who asks may not know yet what was collected since it died.
+            first = max(after, self._rows.collected.get(sender, 0)) + 1
+            for number in range(first, self._rows.last_sent.get(sender, 0) + 1):
                 header, bodies = sent[number]
                 size += header.size
                 if len(runs) >= max_events or (runs and size > max_bytes):
                     break
-                runs.append(EventRun(self._senders[receiver], number, (header,), bodies))
+                runs.append(EventRun(sender, number, (header,), bodies))
             return runs
 
     def backlog(self, receiver: Port) -> Backlog:

@@ -432,6 +432,15 @@ def undeclared(tmp_path: Path) -> Finished:
     return made
 
 
+def test_a_write_action_left_out_where_nobody_knows_what_made_it(tmp_path: Path) -> None:
+    made = undeclared(tmp_path)
+    made.change("UPDATE meta SET value = '[\"rates.writes:report\"]' WHERE key = 'uncaptured'")
+    assert explained(made.verify())
+    made.change("DELETE FROM write_action WHERE operator = 'rates' AND number = 3")
+    found = first(made.verify())
+    assert (found.operator, found.fact) == ("rates", "write action rates.report#3 was never logged")
+
+
 def test_a_write_action_doubled_of_a_function_that_may_write_anything(tmp_path: Path) -> None:
     made = undeclared(tmp_path)
     ((last,),) = made.ask("SELECT max(number) FROM write_action WHERE operator = 'rates'")

@@ -32,6 +32,14 @@ def test_a_body_file_of_a_write_that_may_come_again_is_not_collected() -> None:
     simulate(SCENES["collected"], Schedule(3, ("after-gather@fives_sink#5",), ("machine",)))
 
 
+def test_what_was_collected_since_a_receiver_died_is_not_asked_for_again() -> None:
+    """The sender's channel still began with events that were done and gone, and the log in memory looked for them."""
+    same = Node("same", (0,), "batch", group=0, capacity=1)
+    collects = Blueprint(("generator", "queue"), (same,) * 3, ("checkable",), events=2, collects=True, lineage="all")
+    faults = ("before-action-logged@source1#1", "after-commit@named1#1", "after-source-read@source1#2")
+    simulate(scene(collects), Schedule(9, faults, ("group",), lost=(1,)))
+
+
 def test_what_the_clock_decided_is_kept_as_long_as_all_events_are() -> None:
     """It was collected although a scope kept every event, and the run could not be followed from its start."""
     kinds = (("same", 0), ("same", 1), ("clocked", 0), ("same", 2))
