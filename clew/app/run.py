@@ -52,6 +52,8 @@ from clew.supervisor.processes import stopped_by
 #: Seconds between two collections where --gc says no more.
 _COLLECT_EVERY = 30.0
 
+#: Seconds in which a process that was killed lets go of its port, and between two attempts to have it.
+_LETS_GO, _PORT = 5.0, 0.05
 #: What is said by who showed what another process did, until that gave no sign of life any more.
 _TAKES_OVER = ("that process gives no sign of life, and this one takes its place",)
 
@@ -264,13 +266,21 @@ class _Figures(ExitStack):
         self._address, self._pipeline, self._progress, self._say = address, pipeline, progress, say
         self._served = False
 
-    def serve(self) -> None:
-        """Serve them from now on; raises SetupFailed where that cannot be done."""
+    def serve(self, patience: float = 0.0) -> None:
+        """Serve them from now on; raises SetupFailed where that cannot be done, nor within some seconds."""
         if self._address is None or self._served:
             return
         from clew.app.metrics import served
 
-        port = self.enter_context(served(self._address, self._pipeline, self._progress))
+        until = time.monotonic() + patience
+        while True:
+            try:
+                port = self.enter_context(served(self._address, self._pipeline, self._progress))
+                break
+            except SetupFailed:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_PORT)
         self._served = True
         self._say(f"figures for Prometheus on port {port}")
 
@@ -306,7 +316,8 @@ def _run(graph: Graph, target: Target, request: Request, display: Display, annou
     figures = _Figures(request.settings.metrics, graph.name, report.progress, display.say)
 
     def begins() -> None:
-        figures.serve()
+        # A process that has just died may still have the port, until the last of its threads is gone.
+        figures.serve(_LETS_GO if report.follows else 0.0)
         for text in _TAKES_OVER if report.follows else announcement:
             display.say(text)
 

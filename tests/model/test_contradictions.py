@@ -434,7 +434,10 @@ def undeclared(tmp_path: Path) -> Finished:
 
 def test_a_write_action_left_out_where_nobody_knows_what_made_it(tmp_path: Path) -> None:
     made = undeclared(tmp_path)
-    made.change("UPDATE meta SET value = '[\"rates.writes:report\"]' WHERE key = 'uncaptured'")
+    made.change(
+        "UPDATE meta SET value = '[\"rates.writes:report\"]' WHERE key = 'uncaptured'",
+        *(f"DELETE FROM {table} WHERE port = 'writes:report'" for table in ("lineage", "ordered_lineage")),
+    )
     assert explained(made.verify())
     made.change("DELETE FROM write_action WHERE operator = 'rates' AND number = 3")
     found = first(made.verify())
