@@ -112,16 +112,18 @@ def _passed(
     for event in sorted(met):
         for receiver in known.receivers.get(event.port, ()):
             told = receiver.name in known.captured(receiver.operator).inputs
-            on_path = to is None or any(port in known.before(to) for port in known.ports(receiver.operator))
-            if told and on_path and (event, receiver.operator) not in taken:
+            if told and _leads(known, receiver, to) and (event, receiver.operator) not in taken:
                 found += [(event, receiver.operator)] if event.number < log.undone_from(receiver) else []
     return tuple(dict.fromkeys(found))
 
 
 def _is_lost(known: Connections, receiver: Port, to: Port | None) -> bool:
     """Say whether nothing is told of what a port receives, though it may lead to where a trace is to go."""
-    if receiver.name in known.captured(receiver.operator).inputs:
-        return False
+    return receiver.name not in known.captured(receiver.operator).inputs and _leads(known, receiver, to)
+
+
+def _leads(known: Connections, receiver: Port, to: Port | None) -> bool:
+    """Say whether what a port receives may lead to where a trace is to go; None is anywhere."""
     return to is None or any(port in known.before(to) for port in known.ports(receiver.operator))
 
 
