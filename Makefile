@@ -32,7 +32,8 @@ test: lint tools
 
 # For hours: random schedules that nobody has seen before, every sweep in full, a million events verified. Interrupted, it
 # goes on where it was when it is called again, while code and tests are the same. Many of its tests wait: hence four.
-SCHEDULES ?= 200000
+# Of a hundred schedules one or two strike nothing, and those do not count for the 200,000 of the table.
+SCHEDULES ?= 205000
 soak: lint tools
 	CLEW_SOAK=1 CLEW_SCHEDULES=$(SCHEDULES) $(BIN)/pytest -n 4 --dist worksteal --timeout 0 --figures=soak --resume=.soak tests
 
