@@ -100,7 +100,7 @@ class MemoryStore(MemoryLineage, MemoryLeases):
             self._receivers.setdefault(sender, []).append(receiver)
             for number in self._rows.sent.get(sender, {}):
                 entries = self._rows.entries.setdefault(receiver, {})
-                entries.setdefault(number, [Entry(number, "undone", receiver)])
+                entries.setdefault(number, (Entry(number, "undone", receiver),))
         for operator in topology.operators:
             self._rows.operators.setdefault(operator, OperatorRow(operator, "dead", 0))
 
@@ -346,7 +346,7 @@ class MemoryStore(MemoryLineage, MemoryLeases):
             case ForgetPort(receiver, upto):
                 self._rows.worn_taken[receiver] = max(self._rows.worn_taken.get(receiver, 0), upto)
                 sent = self._rows.sent.get(self._senders[receiver], {}) if receiver in self._senders else {}
-                self._rows.entries[receiver] = {n: [Entry(n, "undone", receiver)] for n in sent}
+                self._rows.entries[receiver] = {n: (Entry(n, "undone", receiver),) for n in sent}
                 self._rows.last_acknowledged.pop(receiver, None)
             case ForgetKeys(operator):
                 self._rows.keyed.pop(operator, None)
@@ -407,7 +407,7 @@ class MemoryStore(MemoryLineage, MemoryLeases):
             self._rows.times.setdefault(run.port, {})[run.first + index] = time.time()
             for receiver in self._receivers.get(run.port, ()):
                 entry = Entry(run.first + index, "undone", receiver)
-                self._rows.entries.setdefault(receiver, {})[run.first + index] = [entry]
+                self._rows.entries.setdefault(receiver, {})[run.first + index] = (entry,)
         self._rows.last_sent[run.port] = run.last
 
     def _acknowledged(self, receiver: Port) -> int:
@@ -435,9 +435,9 @@ class MemoryStore(MemoryLineage, MemoryLeases):
             finished = self._rows.finished.get(write.receiver.operator, set()).intersection(sets)
             _expect(not finished, f"Input Set {finished} of {write.receiver.operator}", "done", "undone")
             if sets:
-                entries[number] = [Entry(number, "undone", write.receiver, s, seq) for s in sets]
+                entries[number] = tuple(Entry(number, "undone", write.receiver, s, seq) for s in sets)
             else:
-                entries[number] = [Entry(number, "done", write.receiver, NONE_SET, seq)]
+                entries[number] = (Entry(number, "done", write.receiver, NONE_SET, seq),)
         self._rows.last_acknowledged[write.receiver] = end
 
     def _rejoin(self, write: Rejoin) -> None:
@@ -450,7 +450,7 @@ class MemoryStore(MemoryLineage, MemoryLeases):
         for index in range(write.count):
             number = write.first + index
             joined = Entry(number, "undone", write.receiver, write.input_set, write.seq + index, True)
-            entries[number] = [*entries[number], joined]
+            entries[number] = (*entries[number], joined)
 
     def _store_keyed(self, operator: str, keys: Sequence[tuple[str, str, Any]]) -> None:
         rows = self._rows.keyed.setdefault(operator, {})
@@ -467,10 +467,9 @@ class MemoryStore(MemoryLineage, MemoryLeases):
         finished |= numbers
         for receiver, entries in self._rows.entries.items():
             if receiver.operator == operator:
-                for row in entries.values():
-                    for entry in row:
-                        if entry.input_set in numbers:
-                            entry.status = "done"
+                for number, row in entries.items():
+                    if any(entry.input_set in numbers for entry in row):
+                        entries[number] = tuple(_done(entry) if entry.input_set in numbers else entry for entry in row)
 
     def _log_writes(self, port: Port, rows: tuple[WriteRow, ...]) -> None:
         for row in rows:
@@ -492,6 +491,10 @@ class MemoryStore(MemoryLineage, MemoryLeases):
     def _check_open(self) -> None:
         if self._closed:
             raise StoreFailed("the log in memory is closed", "run again: what it held is gone")
+
+
+def _done(entry: Entry) -> Entry:
+    return entry._replace(status="done")
 
 
 def _expect(holds: bool, what: str, found: str, expected: str) -> None:

@@ -62,7 +62,7 @@ class Collection:
         for number in gone:
             del self._rows.sent[port][number]
             for receiver in self._receivers.get(port, ()):
-                entries = self._rows.entries.get(receiver, {}).pop(number, [])
+                entries = self._rows.entries.get(receiver, {}).pop(number, ())
                 taken = [entry.input_set or 0 for entry in entries]
                 self._rows.worn_taken[receiver] = max([self._rows.worn_taken.get(receiver, 0), *taken])
         kept = [pair for pair in self._rows.lineage.get(port, []) if pair[0] > upto]

@@ -3,7 +3,7 @@
 import json
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from clew.ids import InputSetId, Port
 from clew.protocol.rows import (
@@ -23,9 +23,8 @@ from clew.protocol.rows import (
 UNRESOLVED = ("held", "retry", "drop")
 
 
-@dataclass(slots=True)
-class Entry:
-    """A row of EVENT_LOG for one event, receiver and Input Set."""
+class Entry(NamedTuple):
+    """A row of EVENT_LOG for one event, receiver and Input Set; another takes its place when its status changes."""
 
     number: int
     status: Status
@@ -41,7 +40,7 @@ class Rows:
     """All rows and counters of the log; copied to undo a refused commit."""
 
     sent: dict[Port, dict[int, tuple[Header, tuple[Bodies, ...]]]] = field(default_factory=dict)
-    entries: dict[Port, dict[int, list[Entry]]] = field(default_factory=dict)
+    entries: dict[Port, dict[int, tuple[Entry, ...]]] = field(default_factory=dict)
     last_sent: dict[Port, int] = field(default_factory=dict)
     last_acknowledged: dict[Port, int] = field(default_factory=dict)
     #: The number up to which write actions were collected, by connection.
@@ -73,16 +72,27 @@ class Rows:
 
 
 def copied(rows: Rows, operator: str | None = None) -> Rows:
-    """Copy deep enough that writes of `operator` to the original leave the copy as it was; None: of anybody."""
+    """Copy deep enough that writes of `operator` to the original leave the copy as it was; None: of anybody.
+
+    Rows are replaced and never change, so nothing below the tables is copied, and of these only what may be written to.
+    """
     kept = copy(rows)
-    for name, value in vars(rows).items():
-        # Whatever is no container is a row that never changes.
-        setattr(kept, name, {k: v.copy() if isinstance(v, (dict, list, set)) else v for k, v in value.items()})
-    # Only the operator's own entries change in place; those it makes for others are new rows.
-    for receiver, entries in rows.entries.items():
-        if operator in (None, receiver.operator):
-            kept.entries[receiver] = {number: [copy(entry) for entry in row] for number, row in entries.items()}
+    for name, table in vars(rows).items():
+        held = next(iter(table.values()), None)
+        if not isinstance(held, (dict, list, set)):
+            setattr(kept, name, table.copy())
+        elif operator is None or name == "entries":
+            # An operator makes entries for others too: the receivers of its events.
+            setattr(kept, name, {key: held.copy() for key, held in table.items()})
+        else:
+            own = {key: held.copy() for key, held in table.items() if _owner(key) == operator}
+            setattr(kept, name, {**table, **own})
     return kept
+
+
+def _owner(key: "str | Port | tuple[str, ...]") -> str:
+    """Return the operator whose rows a table has under a key."""
+    return key if isinstance(key, str) else key[0]
 
 
 def as_json(value: Any) -> str:
