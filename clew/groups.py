@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -230,7 +230,7 @@ class _Work:
 
     def report(self) -> Mapping[str, Any]:
         """Return what others may know of this process."""
-        rows = {name: asdict(row) for name, row in self._progress.rows().items()}
+        rows = {name: row._asdict() for name, row in self._progress.rows().items()}
         return {"operators": rows, "error": "" if self._error is None else str(self._error)}
 
     def asked(self, what: str) -> None:

@@ -6,7 +6,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -151,7 +151,7 @@ def _in_charge(
     replaced = threading.Event()
 
     def report() -> Mapping[str, Any]:
-        return {"operators": {name: asdict(row) for name, row in progress.rows().items()}}
+        return {"operators": {name: row._asdict() for name, row in progress.rows().items()}}
 
     def asked(what: str) -> None:
         if what == "stop":

@@ -1,7 +1,6 @@
 """How the figures of a run are written: as a table, as a line, as JSON."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group
@@ -107,7 +106,7 @@ def _after(row: OperatorProgress, words: str) -> str:
 
 def as_mapping(row: OperatorProgress) -> Mapping[str, Any]:
     """Return an operator's figures as JSON has them."""
-    return asdict(row)
+    return row._asdict()
 
 
 def _count(number: int, what: str) -> str:

@@ -4,8 +4,8 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 Phase = Literal["waiting", "recovering", "running", "blocked", "finished", "restarting", "failed"]
 
@@ -28,8 +28,7 @@ class Clock:
         self.engine += time.thread_time() - self._since
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorProgress:
+class OperatorProgress(NamedTuple):
     """One operator's figures since the run started in this process."""
 
     operator: str
@@ -98,15 +97,14 @@ class Progress:
 
     def set(self, operator: str, **figures: object) -> None:
         with self._lock:
-            # The names are checked when they are set, by replace itself.
-            self._rows[operator] = replace(self._rows[operator], **figures)  # type: ignore[arg-type]
+            # The names are checked when they are set, by _replace itself.
+            self._rows[operator] = self._rows[operator]._replace(**figures)  # type: ignore[arg-type]
 
     def turn(self, operator: str, taken: int, sent: int, backlog: int, clock: Clock) -> None:
         """Count one committed turn."""
         with self._lock:
             row = self._rows[operator]
-            self._rows[operator] = replace(
-                row,
+            self._rows[operator] = row._replace(
                 phase="running",
                 events_in=row.events_in + taken,
                 events_out=row.events_out + sent,
@@ -123,7 +121,7 @@ class Progress:
             self._commits[operator] = self._commits.get(operator, CommitTimes()).with_one(seconds)
             row = self._rows.get(operator)
             if row is not None and (records or size):
-                self._rows[operator] = replace(row, records=row.records + records, bytes=row.bytes + size)
+                self._rows[operator] = row._replace(records=row.records + records, bytes=row.bytes + size)
 
     def commits(self) -> Mapping[str, CommitTimes]:
         """Return how long the commits of each operator took."""
@@ -135,7 +133,7 @@ class Progress:
         with self._lock:
             self.engine_seconds += clock.engine
             row = self._rows[operator]
-            self._rows[operator] = replace(row, writes=row.writes + count)
+            self._rows[operator] = row._replace(writes=row.writes + count)
 
     def rows(self) -> Mapping[str, OperatorProgress]:
         """Return the figures of each operator, by its name."""

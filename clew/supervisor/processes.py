@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -177,7 +177,7 @@ class ProcessSupervisor:
         for name, figures in row.report.get("operators", {}).items():
             if name in self._graph.operators:
                 own = OperatorProgress(**figures)
-                self._progress.put(replace(own, restarts=own.restarts + row.starts - 1))
+                self._progress.put(own._replace(restarts=own.restarts + row.starts - 1))
 
     def _watch(self, group: _Group) -> None:
         group.left = [child for child in group.left if child.poll() is None]
