@@ -1,4 +1,4 @@
-"""Windows, predicates and dataclasses against declared columns: what cannot fit is found before anything starts."""
+"""Windows, predicates, dataclasses and `depends=` against columns: what cannot fit is found before anything starts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from clew.pipeline.hints import OfDataclass, misfit
 from clew.pipeline.keys import check_key
 from clew.pipeline.predicates import filtered
 from clew.pipeline.records import Branch, Filter, PerRecord
+from clew.pipeline.times import BOUNDS
 
 if TYPE_CHECKING:
     from clew.pipeline.graph import Generative, OperatorSpec
@@ -28,6 +29,7 @@ def misfits(specs: "Sequence[OperatorSpec]") -> Iterator[GraphError]:
                 except ClewError as refused:
                     yield _cannot_take(spec, sender, str(refused))
     yield from _not_built(specs)
+    yield from _misnamed(specs)
 
 
 def _cannot_take(spec: "OperatorSpec", sender: Port, why: str) -> GraphError:
@@ -53,6 +55,51 @@ def _not_built(specs: "Sequence[OperatorSpec]") -> Iterator[GraphError]:
                 wrong = None if schema is None else misfit(record, schema)
                 if wrong is not None:
                     yield _cannot_take(spec, sender, wrong)
+
+
+def _misnamed(specs: "Sequence[OperatorSpec]") -> Iterator[GraphError]:
+    by_name = {spec.name: spec for spec in specs}
+    for spec in specs:
+        inputs = {port: _told(by_name, sender) for port, sender in spec.inputs.items()}
+        outputs = {port: _told(by_name, Port(spec.name, port)) for port in spec.outputs}
+        # What is written is known of no connection.
+        wrong = misnamed(spec, inputs, {**outputs, **dict.fromkeys(spec.sinks)})
+        if wrong is not None:
+            yield GraphError(wrong, spec.location)
+
+
+#: Of ports, the schemas as far as they are known.
+Known = Mapping[str, pa.Schema | None]
+
+
+def misnamed(spec: "OperatorSpec", inputs: Known, outputs: Known) -> str | None:
+    """Say what `depends=` of an operator names that is not there; of ports with unknown columns nothing is said."""
+    for made, of in spec.settings.depends.items():
+        if isinstance(of, str):
+            pairs, ports = {made: of}, inputs
+        elif made in inputs:
+            pairs, ports = of, {made: inputs[made]}
+        else:
+            return f"depends= of {spec.name} names the input port {made}; expected one of {', '.join(inputs)}"
+        for output, column in pairs.items():
+            for name, side, known in ((column, "input", ports), (output, "output", outputs)):
+                columns = _columns(known)
+                if columns is not None and name not in (*columns, *BOUNDS):
+                    return (
+                        f"depends= of {spec.name} names column {name}, which no {side} of it has: its columns there "
+                        f"are {', '.join(columns)}; name one of these, or leave it out"
+                    )
+    return None
+
+
+def _columns(known: Known) -> list[str] | None:
+    """Return the columns of all these ports, or None where some are not known."""
+    found: dict[str, None] = {}
+    for schema in known.values():
+        if schema is None:
+            return None
+        found |= dict.fromkeys(schema.names)
+    return list(found) or None
 
 
 def _records(spec: "OperatorSpec") -> Iterator[type]:

@@ -77,6 +77,7 @@ class Reading:
             settings = replace(settings, depends=read_depends(settings.depends, name))
         except GraphError as wrong:
             self.wrong(wrong.message, where)
+            settings = replace(settings, depends={})
         if isinstance(settings.capacity, int):
             settings = replace(settings, capacity=Capacity(events=settings.capacity))
         if settings.on_error not in ("stop", "quarantine"):

@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.errors import SetExpired
-from clew.ids import WRITES, EventId, InputSetId
+from clew.errors import GraphError, SetExpired
+from clew.ids import WRITES, EventId, InputSetId, Port
 from clew.pipeline.dependencies import EVENT, PLACE, contributing, dependencies, placed
-from clew.pipeline.graph import Graph
+from clew.pipeline.graph import Graph, OperatorSpec
+from clew.pipeline.misfits import misnamed
 from clew.pipeline.records import PerRecord
 from clew.pipeline.schema import from_bytes
 from clew.protocol.rows import WriteRow
@@ -44,6 +45,7 @@ def contributions(graph: Graph, store: KeptStore, root: str | None, widened: set
         if spec is None or not made_as_now(spec, versions, input_set):
             widened.add((operator, input_set))
             return None
+        _check_declared(spec, store)
         try:
             one = past(graph, store, operator, input_set, root)
         except SetExpired:
@@ -76,6 +78,20 @@ def contributions(graph: Graph, store: KeptStore, root: str | None, widened: set
         return found
 
     return find
+
+
+def _check_declared(spec: OperatorSpec, store: KeptStore) -> None:
+    """Refuse a declaration that names what the records do not have: it would leave out none, and nobody would know."""
+    inputs = {port: _schema(store, sender) for port, sender in spec.inputs.items()}
+    outputs = {port: _schema(store, Port(spec.name, port)) for port in spec.outputs}
+    wrong = misnamed(spec, inputs, {**outputs, **dict.fromkeys(spec.sinks)})
+    if wrong is not None:
+        raise GraphError(wrong, spec.location)
+
+
+def _schema(store: KeptStore, port: Port) -> pa.Schema | None:
+    stored = store.schema(port)
+    return None if stored is None else from_bytes(stored)
 
 
 def _narrowed(
@@ -112,11 +128,11 @@ def _tables(one: Past, store: KeptStore) -> dict[str, pa.Table]:
     window = one.spec.function(one.work.function).window
     events: dict[str, list[tuple[int, pa.Table]]] = {}
     for part in one.work.parts:
-        stored = store.schema(one.spec.inputs[part.port])
-        assert stored is not None, f"{one.spec.inputs[part.port]} has events but no schema"
+        schema = _schema(store, one.spec.inputs[part.port])
+        assert schema is not None, f"{one.spec.inputs[part.port]} has events but no schema"
         for index, body in enumerate(load(None, part.bodies)):
             number = part.first + index
-            events.setdefault(part.port, []).append((number, placed(decode(body, from_bytes(stored)), number)))
+            events.setdefault(part.port, []).append((number, placed(decode(body, schema), number)))
     if one.spec.general is not None:
         return {port: pa.concat_tables([table for _, table in own]) for port, own in events.items()}
     selected = {port: window.select(own, one.work.key, one.work.state) for port, own in events.items()}

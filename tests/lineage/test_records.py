@@ -10,7 +10,7 @@ import pytest
 
 from clew import Connection, Count, Pipeline, Session, Tumbling
 from clew.connectors import files, generator
-from clew.errors import GraphErrors, NoSuchRecord
+from clew.errors import GraphError, GraphErrors, NoSuchRecord
 from clew.ids import EventId, Port
 from clew.retrace import opened, records_of, trace_record
 from clew.run import run
@@ -270,4 +270,42 @@ def test_dependencies_that_cannot_be_read_are_refused(depends: Any) -> None:
     source = pipeline.source("sales", generator(sale, SALES))
     hourly(depends=depends)(pipeline, source)
     with pytest.raises(GraphErrors, match=r"totals has depends=.* write it as a list of columns that pass through"):
+        pipeline.graph()
+
+
+@pytest.mark.parametrize(
+    ("depends", "wrong"),
+    [
+        (["item"], "names column item, which no input of it has: its columns there are id, item_ID, state, t, amount"),
+        ({"item": "item_ID"}, "names column item, which no output of it has: its columns there are window_start, "),
+    ],
+)
+def test_a_trace_does_not_follow_a_declaration_of_columns_that_are_not_there(
+    tmp_path: Path, depends: Any, wrong: str
+) -> None:
+    sales = Sales(tmp_path, hourly(depends=depends))
+    with pytest.raises(GraphError) as refused:
+        sales.sold(EventId(Port("totals", "out"), 1), 0)
+    assert wrong in refused.value.message
+
+
+def test_bounds_of_windows_may_be_declared_whoever_makes_them(tmp_path: Path) -> None:
+    sales = Sales(tmp_path, hourly(depends=["window_start", "item_ID", "state"]))
+    event = EventId(Port("totals", "out"), 1)
+    assert sales.sold(event, 0) == contributed(sales.records(event)[0])
+
+
+def test_a_declaration_of_columns_that_are_not_there_is_refused_where_columns_are_declared() -> None:
+    pipeline = Pipeline("sales")
+    source = pipeline.source("sales", generator(sale, SALES, schema=sale(0).schema))
+    hourly(depends=["item"])(pipeline, source)
+    with pytest.raises(GraphErrors, match="depends= of totals names column item, which no input of it has"):
+        pipeline.graph()
+
+
+def test_a_declaration_for_an_input_that_is_not_there_is_refused() -> None:
+    pipeline = Pipeline("sales")
+    source = pipeline.source("sales", generator(sale, SALES))
+    hourly(depends={"left": {"item_ID": "item_ID"}})(pipeline, source)
+    with pytest.raises(GraphErrors, match="depends= of totals names the input port left; expected one of in"):
         pipeline.graph()
