@@ -65,6 +65,8 @@ class SetAside:
     resolved: bool
     #: Whether its event had a place in the operator's Input Sets.
     placed: bool = True
+    #: Whether it was given up, so that nothing is made of it.
+    dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

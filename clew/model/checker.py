@@ -86,6 +86,9 @@ class Checker:
                     self._go_through(spec, replay)
             finally:
                 self._verdict.count("events", replay.events)
+                if replay.dropped:
+                    # No mistake, and yet less than came in: whoever reads the verdict is told.
+                    self._verdict.count("set aside and dropped", replay.dropped)
         except Mistake as mistake:
             self._add(mistake.finding)
         except EventWrong as error:

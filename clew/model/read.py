@@ -344,7 +344,8 @@ class Log:
             with _reading("aside", operator):
                 places = None if records is None else tuple(map(int, json.loads(records)))
                 placed = json.loads(label)[0] != UNPLACED
-                aside = SetAside(int(number), int(input_set), places, status in ("retried", "dropped"), placed)
+                resolved, dropped = status in ("retried", "dropped"), status == "dropped"
+                aside = SetAside(int(number), int(input_set), places, resolved, placed, dropped)
             yield aside
 
     def late(self, operator: str) -> dict[str, int]:

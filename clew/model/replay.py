@@ -106,6 +106,11 @@ class Replay:
         self._states = iter(certificate.states(spec.name))
         self.events = 0
 
+    @property
+    def dropped(self) -> int:
+        """How much of what was set aside was given up."""
+        return sum(aside.dropped for asides in self._asides.values() for aside in asides)
+
     def claims(self) -> Iterator[Claim]:
         """Yield all claims in order; raises Mistake where the log contradicts itself, or what was declared."""
         ports = (*self._spec.inputs.values(), *(Port(self._spec.name, port) for port in self._spec.outputs))

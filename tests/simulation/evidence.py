@@ -70,8 +70,8 @@ class Evidence:
 
     def asides(self, operator: str) -> Iterator[SetAside]:
         for number, row in sorted(self._rows.asides.get(operator, {}).items()):
-            resolved = row.status in ("retried", "dropped")
-            yield SetAside(number, row.input_set, row.records, resolved, row.label[0] != UNPLACED)
+            resolved, dropped = row.status in ("retried", "dropped"), row.status == "dropped"
+            yield SetAside(number, row.input_set, row.records, resolved, row.label[0] != UNPLACED, dropped)
 
     def late(self, operator: str) -> dict[str, int]:
         row = self._rows.states.get(operator)
