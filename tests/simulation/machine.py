@@ -29,6 +29,7 @@ from clew.runtime.engine import InlineEngine
 from clew.runtime.lookups import keep_lookups
 from clew.runtime.progress import Progress
 from clew.runtime.runner import Outcome, Runner, Surroundings
+from clew.supervisor import threads
 from clew.supervisor.threads import Policy, Supervisor, make_runner
 from clew.trace import TraceStep
 from tests.figures import FIRED, SCHEDULED, SCHEDULES, SEVERAL, UNDECIDED, tally
@@ -41,8 +42,8 @@ from tests.simulation.pipelines import SCENES, Scene
 LIVELY = 5
 #: The same for pipelines drawn at random, which have no such run to be held against: three times what was seen.
 MOST_ROUNDS = 120
-#: More than any of the pipelines needs, whoever is left waiting.
-MOST_STEPS = 4_000
+#: After its last fault a run ends within so many steps, whoever is left waiting: five times what was seen.
+MOST_STEPS = 1_500
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Schedule:
     #: Writes to the outside, counted from 1, whose answer is lost, and those that are refused.
     lost: tuple[int, ...] = ()
     refused: tuple[int, ...] = ()
+    #: Whether it goes on to its end as if another fault were still to come: nobody's turns come in rounds.
+    waiting: bool = False
 
     @property
     def size(self) -> int:
@@ -136,8 +139,9 @@ class Result:
     steps: int
     #: Rounds in which every group had its turn, after the last fault.
     rounds: int
-    #: Whether some fault was still to come when the run had ended.
+    #: Whether some of the faults wanted have found no place, and whether the run waited for them to its end.
     missed: bool = False
+    waiting: bool = False
     #: Whether the checker could not decide on everything, for want of lineage.
     undecided: bool = False
 
@@ -224,6 +228,8 @@ class Machine:
         self._reached_at_crash: dict[tuple[str, str], int] = {}
         self._trace: list[TraceStep] = []
         self._crashes = self._steps = self._rounds = 0
+        #: How many faults have struck, and the step at which the last one did.
+        self._struck = self._struck_at = 0
         self._boot()
 
     @property
@@ -238,9 +244,9 @@ class Machine:
     def _run(self) -> Result:
         while not self._over:
             self._steps += 1
-            if self._steps >= MOST_STEPS:
-                raise NoEnd(f"no end after {self._steps} steps: {self._where()}")
-            if self._faults_to_come:
+            if self._since_fault() >= MOST_STEPS:
+                raise NoEnd(f"no end {self._since_fault()} steps after the last fault: {self._where()}")
+            if self.waits:
                 self._one()
             else:
                 self._round()
@@ -251,7 +257,7 @@ class Machine:
             raise NotFired(f"these faults were scheduled and did not fire: {missed or self._schedule}")
         return Result(
             self.graph, self.world, self.journal, self._trace, dict(self._visits.reached), self._reached_at_crash,
-            tuple(self._visits.fired), self._steps, self._rounds, left,
+            tuple(self._visits.fired), self._steps, self._rounds, left, self.waits,
         )  # fmt: skip
 
     def _boot(self) -> None:
@@ -267,9 +273,18 @@ class Machine:
         self._is_final = admission.is_finished(self.graph, self.journal)
 
     @property
-    def _faults_to_come(self) -> bool:
+    def waits(self) -> bool:
+        """Whether a fault is still to come, or it is to go on as if one were."""
         missing = len(self._schedule.faults) > len(self._visits.fired)
-        return self._rehearsal or self.world.failures_to_come or missing or bool(self._visits.gaps)
+        waits = self._rehearsal or self._schedule.waiting
+        return waits or self.world.failures_to_come or missing or bool(self._visits.gaps)
+
+    def _since_fault(self) -> int:
+        """Return how many steps were made since a fault has struck."""
+        struck = len(self._visits.fired) + len(self.world.struck)
+        if struck > self._struck:
+            self._struck, self._struck_at = struck, self._steps
+        return self._steps - self._struck_at
 
     @property
     def _over(self) -> bool:
@@ -402,9 +417,9 @@ def show(scene: Scene, schedule: Schedule) -> None:
 
 
 def show_drawn(scene: Scene, wanted: Schedule, gaps: Sequence[int]) -> None:
-    """Run a scene with crashes that are drawn, and count the schedule that this makes.
+    """Run a scene with crashes that are drawn, and count the schedule that this makes: of the faults that have struck.
 
-    Where some of the faults wanted had no place in the run, the schedule of the others is run.
+    A run that did not wait to its end for one that it passed by is not that of the others alone: they are run again.
     """
     if scene.deterministic:
         wanted, gaps = _fitted(baseline(scene), wanted, gaps)
@@ -412,14 +427,15 @@ def show_drawn(scene: Scene, wanted: Schedule, gaps: Sequence[int]) -> None:
         machine = Machine(scene, wanted, directory, gaps=gaps)
         with _no_waiting():
             result = _finished(machine, scene, wanted)
-        schedule = _met(wanted, result)
-        if not result.missed:
+        schedule = replace(_met(wanted, result), waiting=result.waiting)
+        again = result.missed and not result.waiting
+        if not again:
             with _replayed(scene, schedule):
                 judge(result, directory, scene)
                 _judge(scene, result)
     # What was drawn and found no place is not in the schedule.
     tally(SCHEDULED, by=schedule.size if result.missed else wanted.size + len(gaps))
-    _count(simulate(scene, schedule) if result.missed else result)
+    _count(simulate(scene, schedule) if again else result)
 
 
 def _fitted(usual: Result, wanted: Schedule, gaps: Sequence[int]) -> tuple[Schedule, list[int]]:
@@ -434,7 +450,8 @@ def _finished(machine: "Machine", scene: Scene, wanted: Schedule) -> Result:
     try:
         return machine.run()
     except BaseException as error:
-        error.add_note(f"replay it with simulate({scene.replay}, {replace(wanted, faults=machine.fired)})")
+        met = replace(wanted, faults=machine.fired, waiting=machine.waits)
+        error.add_note(f"replay it with simulate({scene.replay}, {met})")
         raise
 
 
@@ -511,9 +528,13 @@ def baseline(scene: Scene) -> Result:
 
 @contextmanager
 def _no_waiting() -> Iterator[None]:
-    """Let a failed write be tried again at once."""
-    with mock.patch.object(writes.time, "sleep"):
+    """Let a failed write be tried again at once, and nobody write down where each crash came from."""
+    with mock.patch.object(writes.time, "sleep", _nothing), mock.patch.object(threads, "_tell_failure", _nothing):
         yield
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 @contextmanager
