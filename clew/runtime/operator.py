@@ -96,9 +96,12 @@ class OperatorRunner(Runner):
         arrivals = self._inputs.arrivals(self._facts_job(), clock)
         fault_point("after-gather", self.spec.name)
         decision, asked = self._decide(arrivals), self._asked(arrivals)
+        nothing: Outcome = "held" if self.context.flushed else "idle"
+        if self.context.rests and not arrivals and decision is None and not asked:
+            return nothing
         plan = update(self.context, self.spec.logic, arrivals, decision, asked)
         if plan.nothing:
-            return "held" if self.context.flushed else "idle"
+            return nothing
         trace.record("assigned", self.spec.name, turn=plan.context.turn, events=len(plan.taken), sets=len(plan.closed))
         fault_point("before-flush" if plan.ends else "after-assign", self.spec.name)
         plan, made = self._generate(plan, arrivals, (decision, asked, None), clock)

@@ -272,6 +272,11 @@ class Context:
         return replace(self, sent=dict(self.sent), writes=dict(self.writes), actions=dict(self.actions))
 
     @property
+    def rests(self) -> bool:
+        """Whether it does nothing until an event comes, the clock decides something, or a person does."""
+        return not self.opened and (self.flushed or not self.all_ended)
+
+    @property
     def all_ended(self) -> bool:
         return len(self.ended) == len(self.senders)
 
