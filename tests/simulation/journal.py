@@ -32,7 +32,8 @@ class Journal(MemoryStore):
         self.commits = 0
         #: The rows as of the last durable commit, while later ones are not durable yet (D1).
         self._safe: Rows | None = None
-        self._decoded: dict[Port, dict[int, list[Row]]] = {}
+        #: What events hold, by number; None for the end of a port.
+        self._held: dict[Port, dict[int, bytes | None]] = {}
         self._reads: dict[tuple[str, str], dict[int, int]] = {}
         self._collected = Rows()
         #: What was in the body files that were collected.
@@ -92,31 +93,33 @@ class Journal(MemoryStore):
 
     def rows(self, port: Port) -> list[Row]:
         """Return all records ever logged on a port, in order."""
-        events = self._decoded.get(port, {})
-        return [row for number in sorted(events) for row in events[number]]
+        schema = self.schema(port)
+        return [row for _, body in sorted(self._held.get(port, {}).items()) for row in _rows(body, schema)]
 
     def side_reads(self, operator: str, connection: str) -> Counter[int]:
         """Return the answers of the side-effect reads that were logged."""
         return Counter(self._reads.get((operator, connection), {}).values())
 
     def _remember(self, run: EventRun) -> None:
-        """Decode at once: bodies may be collected later. An event that was logged is never logged again."""
-        kept = self._decoded.setdefault(run.port, {})
-        schema = self.schema(run.port)
+        """Read at once: bodies may be collected later. An event that was logged is never logged again."""
+        kept = self._held.setdefault(run.port, {})
         bodies = load(self._bodies, run.bodies)
         for index, header in enumerate(run.headers):
             number = run.first + index
             assert number not in kept, f"{run.port}#{number} was logged twice"
-            if header.end:
-                kept[number] = []
-            else:
-                assert schema is not None
-                kept[number] = [tuple(row.values()) for row in decode(next(bodies), from_bytes(schema)).to_pylist()]
+            kept[number] = None if header.end else bytes(next(bodies))
 
     def _answer(self, effect: Bodies) -> int:
         (body,) = load(self._bodies, [effect])
         answer: int = decode_stream(body).column(-1)[0].as_py()
         return answer
+
+
+def _rows(body: bytes | None, schema: bytes | None) -> list[Row]:
+    if body is None:
+        return []
+    assert schema is not None
+    return [tuple(row.values()) for row in decode(body, from_bytes(schema)).to_pylist()]
 
 
 def _together(gone: Mapping[Any, Mapping[int, Any]], left: Mapping[Any, Mapping[int, Any]]) -> dict[Any, Any]:

@@ -4,8 +4,10 @@ A schedule is all there is to a run, so the one that a failure prints replays it
 further than the suite does, and not twice at the same ones.
 """
 
+import gc
 import os
 import random
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -71,6 +73,17 @@ BLUEPRINTS = st.builds(
     # Where lineage is not captured the checker can say less: so of most pipelines all is.
     st.sampled_from(("all", "all", *LINEAGE)),
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def seldom_collected() -> Iterator[None]:
+    """Look for garbage less often: a schedule leaves little that is in cycles, and what was imported none."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
 
 
 @searches(45)
