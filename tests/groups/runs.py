@@ -189,10 +189,12 @@ def descendants(pid: int) -> list[int]:
 def is_worker(pid: int) -> bool:
     """Say whether a process is a Python worker of Spark: a fork of its daemon."""
     parent = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[1:2]
-    daemon = "clew.spark.daemon"
-    return daemon in _read(Path(f"/proc/{pid}/cmdline")) and any(
-        daemon in _read(Path(f"/proc/{above}/cmdline")) for above in parent
-    )
+    return all(_runs_daemon(int(one)) for one in (pid, *parent))
+
+
+def _runs_daemon(pid: int) -> bool:
+    # The JVM names it too, among its options.
+    return _read(Path(f"/proc/{pid}/cmdline")).split("\0")[1:3] == ["-m", "clew.spark.daemon"]
 
 
 def _read(path: Path) -> str:
