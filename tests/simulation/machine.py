@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -46,7 +46,7 @@ MOST_ROUNDS = 120
 MOST_STEPS = 1_500
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Schedule:
     """All that may differ from one run to another; its repr is a call that replays it."""
 
@@ -60,6 +60,12 @@ class Schedule:
     refused: tuple[int, ...] = ()
     #: Whether it goes on to its end as if another fault were still to come: nobody's turns come in rounds.
     waiting: bool = False
+
+    def __repr__(self) -> str:
+        told = [
+            f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if getattr(self, one.name) != one.default
+        ]
+        return f"Schedule({', '.join(told)})"
 
     @property
     def size(self) -> int:
