@@ -36,7 +36,7 @@ class Terminal:
         if command.startswith("clew ") and "|" not in command and "--engine spark" not in command:
             return self._call(shlex.split(command)[1:])
         done = subprocess.run(
-            ["bash", "-c", command], cwd=self.directory, env=self._environment(), timeout=240, text=True,
+            ["bash", "-c", command], cwd=self.directory, env=self._environment(), timeout=900, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         # A shell that has become the command itself, as for a single one, cannot tell how it ended.

@@ -104,7 +104,7 @@ def start(*words: str, **environment: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, text=True, env={**os.environ, **environment}, **pipes)
 
 
-def finish(process: "subprocess.Popen[str]", timeout: float = 60) -> tuple[int, str, str]:
+def finish(process: "subprocess.Popen[str]", timeout: float = 240) -> tuple[int, str, str]:
     """Wait for a process; return its exit code, stdout and stderr."""
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err

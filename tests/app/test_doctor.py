@@ -192,7 +192,7 @@ def test_packages_that_are_missing_or_of_another_version(monkeypatch: pytest.Mon
 
 def test_with_spark_it_asks_a_session_and_its_workers(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "clew.app.main", "doctor", "--spark", "--master", "local[2]", "--json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     found = {line["what"]: line["found"] for line in json.loads(done.stdout.splitlines()[-1])["lines"]}
     assert found["Spark"].startswith("4.3.0 on local[2], 2 cores, Java 17")

@@ -24,7 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def shell(place: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, timeout=240)
+    return subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, timeout=900)
 
 
 def totals(place: Path) -> dict[str, int]:

@@ -20,7 +20,7 @@ from clew.store.postgres import PostgresStore
 from clew.supervisor.tenure import is_running
 
 PIPELINES = Path(__file__).with_name("pipelines")
-PATIENCE = 120.0
+PATIENCE = 300.0
 T = TypeVar("T")
 
 

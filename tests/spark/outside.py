@@ -46,7 +46,7 @@ def script(name: str, *arguments: str, check: bool = True, **environment: str) -
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
     )
     if check and done.returncode:
         raise AssertionError(f"{name} {arguments} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")

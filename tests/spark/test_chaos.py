@@ -36,7 +36,7 @@ pipeline.sink(doubled, sqlite(HERE / "out.db", table="numbers"), name="table")
 def test_a_worker_is_killed_and_the_run_is_explained(tmp_path: Path) -> None:
     (tmp_path / "struck.py").write_text(FILE)
     words = ("--seed", "1", "--faults", "1", "--only", "worker", "--master", "local[2,4]", "--json")
-    code, out, err = finish(start("chaos", str(tmp_path / "struck.py"), *words), timeout=240)
+    code, out, err = finish(start("chaos", str(tmp_path / "struck.py"), *words), timeout=900)
     assert code == 0, err
     told = json.loads(out)
     assert {fault["kind"]: fault["fired"] for fault in told["faults"]} == {"worker": True}

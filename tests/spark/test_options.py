@@ -88,7 +88,7 @@ def sent(place: Path) -> list[str]:
 def clew(place: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "clew.app.main", *words]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=900)
 
 
 @pytest.mark.parametrize("master", every(2, ["local[2,4]", "local-cluster[2,1,1024]"]))
