@@ -82,6 +82,8 @@ def contributions(graph: Graph, store: KeptStore, root: str | None, widened: set
 
 def _check_declared(spec: OperatorSpec, store: KeptStore) -> None:
     """Refuse a declaration that names what the records do not have: it would leave out none, and nobody would know."""
+    if not spec.settings.depends:
+        return
     inputs = {port: _schema(store, sender) for port, sender in spec.inputs.items()}
     outputs = {port: _schema(store, Port(spec.name, port)) for port in spec.outputs}
     wrong = misnamed(spec, inputs, {**outputs, **dict.fromkeys(spec.sinks)})
