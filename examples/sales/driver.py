@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 import totals
@@ -44,7 +43,7 @@ def watched(progress: Progress):
 
     def look() -> None:
         nonlocal last
-        rows = {name: asdict(row) for name, row in progress.rows().items()}
+        rows = {name: row._asdict() for name, row in progress.rows().items()}
         seen = json.dumps([(row["turns"], row["writes"], row["restarts"], row["phase"]) for row in rows.values()])
         if rows and seen != last:
             last = seen
