@@ -39,9 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give the processes of this session one place to count in; those that it starts inherit it."""
     # A shell lets what it starts in the background ignore Ctrl-C, and all that it starts in turn.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        # And nohup lets all of it ignore that its terminal has gone, which tests of that must not.
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        # And nohup lets all of it ignore that its terminal has gone, which tests of that must not. What is caught
+        # is not inherited: this process goes on all the same.
+        signal.signal(signal.SIGHUP, lambda *_: None)
     resume = config.getoption("--resume")
     kept = Kept(resume) if resume else None
     config.stash[KEPT] = kept
