@@ -82,9 +82,32 @@ def test_scenario_1_a_write_that_was_applied_and_not_marked_is_seen_once(place: 
     assert place.numbers() == ONCE
 
 
-def test_scenario_3_a_log_that_is_older_than_the_sink_is_refused_and_no_new_event_is_skipped(tmp_path: Path) -> None:
-    """The log is put back to an older copy: what it would write next has numbers that the sink has seen already."""
+class Directory(Place):
+    """A log in a file, and a directory of files that it writes."""
+
+    def sink(self) -> Any:
+        return files(self.directory / "files", format="parquet")
+
+    def numbers(self) -> Counter[int]:
+        return Counter(pa.parquet.read_table(self.directory / "files")["n"].to_pylist())
+
+
+@pytest.fixture(params=["sqlite", "postgres", "files"])
+def apart(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A log in a file of its own, beside each kind of sink."""
+    if request.param == "files":
+        return Directory(tmp_path, None)
     place = Place(tmp_path, None)
+    if request.param == "postgres":
+        place.database = request.getfixturevalue("postgres_url")
+    return place
+
+
+def test_scenario_3_a_log_that_is_older_than_the_sink_is_refused_and_no_new_event_is_skipped(
+    apart: Place, tmp_path: Path
+) -> None:
+    """The log is put back to an older copy: what it would write next has numbers that the sink has seen already."""
+    place = apart
     with pytest.raises(UserFunctionFailed):
         place.run(pipeline=place.pipeline(_StopsAfter(place.sink(), 2)))
     with closing(sqlite3.connect(tmp_path / "log.db")) as now, closing(sqlite3.connect(tmp_path / "older.db")) as copy:
@@ -111,6 +134,9 @@ class _StopsAfter(Sink):
 
     def describe(self) -> str:
         return str(self._table.describe())
+
+    def whereabouts(self) -> str:
+        return str(self._table.whereabouts())
 
     def write(self, action: WriteAction, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
         if not self._left:
@@ -257,3 +283,27 @@ def test_scenario_9_a_transaction_that_expired_before_its_commit_is_written_agai
     place.run()
     assert ended == [1, 1], "the sink's own transaction was to be ended, twice"
     assert place.numbers() == ONCE
+
+
+def test_scenario_9_a_transaction_that_ended_while_nobody_was_there_is_written_again_from_the_log(place: Place) -> None:
+    """All that the write was to bring is in the transaction when its process goes, and none of it afterwards."""
+    asked: list[int] = []
+
+    def number(index: int) -> pa.Table:
+        asked.append(index)
+        return pa.table({"n": [index]})
+
+    pipeline = Pipeline("numbers")
+    source = pipeline.source("source", generator(number, EVENTS), **TURNS)
+    pipeline.sink(source, place.sink(), name="sink", **TURNS)
+    graph = pipeline.graph()
+    with closing(_opened(place, graph)) as store:
+        arm("sink-before-commit@sink#2:raise")
+        with pytest.raises(faultpoint.CrashInjected):
+            Process(graph, store).run()
+        arm()
+        held = place.numbers()
+        assert held < Counter(asked), "part of what was read was to be in the transaction"
+        Process(graph, store).run()
+    assert place.numbers() == ONCE
+    assert Counter(asked) == ONCE, "what had been read was to come from the log"

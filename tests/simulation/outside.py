@@ -136,7 +136,7 @@ class Idempotent(_Simulated):
         fault_point("sink-before-rename", action.operator)
         stored = self.world.objects.setdefault(self.name, {})
         # The run id is not in the key: it differs from one simulation to the next.
-        key = f"{action.operator}-{action.connection}-{action.number:09d}"
+        key = action.name.removeprefix(f"{action.run}-")
         assert stored.setdefault(key, content) == content, f"W1: write {action.name} came again with other content"
         fault_point("sink-after-commit", action.operator)
         self.world.answer(request)

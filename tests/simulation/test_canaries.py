@@ -10,7 +10,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from clew import Piece
+from clew import Piece, WriteAction
 from clew.errors import ClewError
 from clew.faultpoint import CrashInjected, arm
 from clew.ids import Port
@@ -107,6 +107,12 @@ def keeps_no_marker_in_the_sink() -> AbstractContextManager[Any]:
 
 def repeats_writes_without_a_question() -> AbstractContextManager[Any]:
     return mock.patch.object(Writes, "_unsettled", lambda writes, name, undone: list(undone))
+
+
+def names_a_write_anew_after_a_restart() -> AbstractContextManager[Any]:
+    """What the outside knows a write by holds the number of its writer's incarnation."""
+    name = property(lambda action: f"{action.run}-{action.operator}-{action.incarnation}-{action.number:09d}")
+    return mock.patch.object(WriteAction, "name", name)
 
 
 def forgets_pending_writes() -> AbstractContextManager[Any]:
@@ -424,6 +430,7 @@ CANARIES: list[tuple[Callable[[], AbstractContextManager[Any]], tuple[str, ...],
     (acknowledges_before_the_outputs, ("linear",), "group"),
     (keeps_no_marker_in_the_sink, ("linear",), "group"),
     (repeats_writes_without_a_question, ("diamond",), "group"),
+    (names_a_write_anew_after_a_restart, ("diamond",), "group"),
     (forgets_pending_writes, ("linear",), "group"),
     (reads_the_outside_again, ("observed",), "group"),
     (does_not_log_what_was_seen, ("fed",), "group"),

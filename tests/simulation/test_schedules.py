@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.simulation.machine import NotFired, Schedule, discover, rehearse, show, show_drawn, simulate
+from tests.simulation.machine import NotFired, Schedule, discover, rehearse, show, show_drawn, simulate, visit
 from tests.simulation.pipelines import SCENES, Scene
 from tests.simulation.random_pipelines import KINDS, LINEAGE, SINKS, SOURCES, WINDOWS, Blueprint, Node
 from tests.simulation.random_pipelines import scene as scene_of
@@ -145,6 +145,17 @@ def test_a_schedule_replays_exactly(scene: Scene) -> None:
 def test_scenario_2_an_answer_that_is_lost_does_not_make_a_write_come_twice(scene: Scene) -> None:
     for number in range(1, rehearse(scene, Schedule(0)).world.writes + 1):
         show(scene, Schedule(0, lost=(number,)))
+
+
+@pytest.mark.parametrize("scope", ["group", "machine"])
+@each_scene
+def test_scenario_2_a_write_whose_answer_nobody_lives_to_hear_is_the_same_write_after_the_restart(
+    scene: Scene, scope: str
+) -> None:
+    for (point, operator), visits in rehearse(scene, Schedule(0)).reached.items():
+        if point == "sink-after-commit":
+            for number in range(1, visits + 1):
+                show(scene, Schedule(0, (visit(point, operator, number),), (scope,)))
 
 
 def test_an_answer_that_is_not_lost_since_the_writer_dies_first_is_no_fault_that_fired() -> None:
