@@ -60,7 +60,7 @@ class Files(Replayable, Sink):
         return self.declared
 
     def holds(self) -> FilesHeld:
-        return FilesHeld(self.places, self.format, self.partition_by)
+        return FilesHeld(self.places, self.format, self.partition_by, rows_per_event=self.rows_per_event)
 
     def validate(self) -> None:
         """Raise SourceFailed when there is nothing to read."""

@@ -59,7 +59,9 @@ class GrowingFiles(Continuing):
 
     def holds(self) -> FilesHeld:
         without = (*UNFINISHED, *([self.marker] if self.marker else []))
-        return FilesHeld(self.places, self.format, as_they_came=True, without=without)
+        held = self.files.holds()
+        assert isinstance(held, FilesHeld)
+        return replace(held, as_they_came=True, without=without)
 
     def validate(self) -> None:
         """Raise SourceFailed when there is no directory that files could come to."""

@@ -101,7 +101,7 @@ class SqlKeyset(Replayable):
         return self.declared
 
     def holds(self) -> RowsHeld:
-        return RowsHeld(self.dialect.place(), query=self.query, order=self.unique)
+        return RowsHeld(self.dialect.place(), query=self.query, order=self.unique, rows_per_event=self.rows_per_event)
 
     def validate(self) -> None:
         self._key_index(_try(self.dialect, self.query, self.declared))

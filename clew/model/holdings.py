@@ -168,17 +168,19 @@ class KeyedNumbers:
 
 @dataclass(frozen=True, slots=True)
 class ReadSlice:
-    """Number the records of a slice; say also how many pieces it had, and the offset after the last."""
+    """Number the records of a slice; say also how many each of its pieces has, and the offset after the last."""
 
     slice: Slice
 
-    def run(self, graph: Graph, frames: Frames | None) -> tuple["array[int]", int, Any]:
-        pieces, offset = 0, None
+    def run(self, graph: Graph, frames: Frames | None) -> tuple["array[int]", "array[int]", Any]:
+        pieces: array[int] = array("Q")
+        offset = None
 
         def tables() -> Iterator[pa.Table]:
-            nonlocal pieces, offset
+            nonlocal offset
             for piece in self.slice.pieces(graph):
-                pieces, offset = pieces + 1, piece.offset
+                offset = piece.offset
+                pieces.append(piece.table.num_rows)
                 yield self.slice.sent(piece)
 
         return _numbers(tables()), pieces, offset

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -10,6 +11,7 @@ from clew.errors import ClewError
 from clew.ids import EventId, Port
 from clew.model.certificate import Certificate, EventWrong, Finding, Verdict, undecided, wrong
 from clew.model.compare import shown
+from clew.model.cuts import Cut, as_given, cut_at, in_files, in_rows, numbered
 from clew.model.declared import as_of_code
 from clew.model.evidence import stretches
 from clew.model.holdings import CountHeld, EventsLogged, FetchOne, Holding, Numbers, ReadSlice, Records, Slice
@@ -18,7 +20,7 @@ from clew.model.read import LogUnreadable, Unreadable
 from clew.model.replay import check_sent
 from clew.model.tiling import tiled
 from clew.model.work import Compute, Intact, Stretch
-from clew.pipeline.contracts import FilesHeld, Held, Replayable
+from clew.pipeline.contracts import FilesHeld, Held, Replayable, RowsHeld
 from clew.pipeline.graph import OperatorSpec
 
 #: How many events of a source are planned at a time.
@@ -93,6 +95,15 @@ def _check_origins(port: Port, certificate: Certificate, sent: int) -> Finding |
     return None
 
 
+class _Given(NamedTuple):
+    """Some of what a source gives when it is read again."""
+
+    place: Records
+    numbers: Sequence[int]
+    #: How many records each event has, where the source says so itself; else how many there are in this place.
+    sizes: Sequence[int]
+
+
 class _Source:
     """The events of one source, whose numbers are in order."""
 
@@ -142,37 +153,90 @@ class _Source:
         declared = self._spec.schemas.get(self._port.name)
         (count,) = self._compute.map([CountHeld(held, pa.schema([]) if declared is None else declared)])
         if count:
-            expected = f"{count} record{'' if count == 1 else 's'}"
-            yield undecided(self._spec.name, _fewer(0), expected=expected, found="no record")
+            yield undecided(self._spec.name, _fewer(0), expected=_records(count), found="no record")
 
     def _compare(self) -> Iterator[Finding]:
         index = 0
+        sizes: array[int] = array("Q")
         logged = chain.from_iterable(self._compute.map(Numbers(EventsLogged(part)) for part in self._stretches()))
-        given = chain.from_iterable(numbers for _, numbers in self._read())
-        for one, other in zip_longest(logged, given):
+        for one, other in zip_longest(logged, self._numbers_given(sizes)):
             if one != other:
                 yield self._differs(index)
                 return
             index += 1
         self._verdict.count("source records", index)
+        yield from self._check_cut(sizes)
+
+    def _numbers_given(self, sizes: "array[int]") -> Iterator[int]:
+        """Yield the numbers of the records that the source gives, and note where they are cut."""
+        for given in self._read():
+            # What has no record makes no event.
+            sizes.extend(size for size in given.sizes if size)
+            yield from given.numbers
+
+    def _check_cut(self, given: Sequence[int]) -> Iterator[Finding]:
+        """Compare where events end, for windows of events take them whole; all records are known to be the same."""
+        sizes = self._sizes()
+        match self._held:
+            case None:
+                cut = as_given(sizes, given)
+            case FilesHeld(rows_per_event=rows) if rows:
+                cut = in_files(sizes, given, rows)
+            case RowsHeld(rows_per_event=rows) if rows:
+                cut = in_rows(sizes, rows)
+            case _:
+                cut = None
+        if cut is not None:
+            yield self._cut_otherwise(cut)
+
+    def _sizes(self) -> Iterator[int]:
+        """Yield how many records each event has, by its header, which was held against its body."""
+        return (sent.rows for sent in self._log.sent(self._port) if not sent.end)
+
+    def _cut_otherwise(self, cut: Cut) -> Finding:
+        told = {
+            "event": str(EventId(self._port, cut.event)), "expected": _records(cut.expected),
+            "found": _records(cut.records),
+        }  # fmt: skip
+        if cut.fact:
+            found_wrong = wrong(self._spec.name, f"its event {cut.fact}", **told)
+            return as_of_code(self._spec, self._log, found_wrong)
+        fact = "its event does not end where rows_per_event= says: that was changed since the run began, or it was cut"
+        return undecided(self._spec.name, f"{fact} otherwise", **told)
 
     def _compare_files(self, held: FilesHeld) -> Iterator[Finding]:
         """Compare with whole files in any order; holds the numbers of all records at once."""
         logged = self._logged_numbers()
-        files = [numbers for _, numbers in self._read_files(held)]
-        order, upto = tiled(logged, files)
+        files = [given.numbers for given in self._read_files(held)]
+        order, upto, cut = self._tiled(logged, files, held.rows_per_event)
         if order is None:
             event, found = self._record(((EventsLogged(part), None) for part in self._stretches()), upto)
             fact = f"record {upto + 1} is in no file that is left at this place, or the files have changed since"
             yield wrong(self._spec.name, fact, event=event, expected="the records of whole files", found=found)
             return
         self._verdict.count("source records", len(logged))
+        if cut is not None:
+            yield self._cut_otherwise(cut)
         used = set(order)
         left = [index for index, numbers in enumerate(files) if numbers and index not in used]
         if left:
             name = files_of(held)[left[0]]
             fact = f"has sent {len(logged)} records and not those of {name}: it has come since, or it was lost"
             yield undecided(self._spec.name, fact)
+
+    def _tiled(
+        self, logged: Sequence[int], files: Sequence[Sequence[int]], rows: int
+    ) -> tuple[list[int] | None, int, Cut | None]:
+        """Find the files that make up what was sent: cut as they are to be, or else in any way."""
+        if rows:
+            own = [numbered(numbers, cut_at(len(numbers), rows)) for numbers in files]
+            order, upto = tiled(numbered(logged, self._sizes()), own)
+            if order is not None:
+                return order, upto, None
+        order, upto = tiled(logged, files)
+        cut = in_files(self._sizes(), [len(files[index]) for index in order], rows) if order and rows else None
+        # Files of the same records may have come in another order, in which no event has records of two.
+        return order, upto, cut._replace(fact="") if cut is not None else None
 
     def _logged_numbers(self) -> "array[int]":
         logged: array[int] = array("Q")
@@ -182,7 +246,7 @@ class _Source:
 
     def _differs(self, index: int) -> Finding:
         event, found = self._record(((EventsLogged(part), None) for part in self._stretches()), index)
-        _, expected = self._record(self._read(), index)
+        _, expected = self._record(((given.place, given.numbers) for given in self._read()), index)
         if not event and self._held is not None:
             return undecided(self._spec.name, _fewer(index), expected=expected, found=found)
         fact = f"record {index + 1} is not the one that the source gives, or the source has changed since"
@@ -207,7 +271,7 @@ class _Source:
 
     # Reading again.
 
-    def _read(self) -> Iterator[tuple[Records, Sequence[int]]]:
+    def _read(self) -> Iterator[_Given]:
         """Yield what the source gives, some at a time, with the numbers of its records."""
         held = self._held
         if held is None:
@@ -216,15 +280,16 @@ class _Source:
             return self._read_files(held)
         return self._read_places([held])
 
-    def _read_files(self, held: FilesHeld) -> Iterator[tuple[Records, Sequence[int]]]:
+    def _read_files(self, held: FilesHeld) -> Iterator[_Given]:
         """Read files apart."""
         return self._read_places([FilesHeld((path,), held.format, held.partition_by) for path in files_of(held)])
 
-    def _read_places(self, parts: Sequence[Held]) -> Iterator[tuple[Records, Sequence[int]]]:
+    def _read_places(self, parts: Sequence[Held]) -> Iterator[_Given]:
         places = [Holding(part, self._schema) for part in parts]
-        return zip(places, self._compute.map(Numbers(place) for place in places))
+        read = self._compute.map(Numbers(place) for place in places)
+        return (_Given(place, numbers, (len(numbers),)) for place, numbers in zip(places, read))
 
-    def _read_slices(self) -> Iterator[tuple[Records, Sequence[int]]]:
+    def _read_slices(self) -> Iterator[_Given]:
         """Go through the source as a run would: plan some events, read their slices, go on after the last."""
         assert isinstance(self._source, Replayable)
         offset, last = None, False
@@ -233,10 +298,14 @@ class _Source:
             slices = [Slice(self._spec.name, self._schema, one) for one in plan.slices]
             count = 0
             for place, (numbers, pieces, after) in zip(slices, self._compute.map(map(ReadSlice, slices))):
-                yield place, numbers
-                count, offset = count + pieces, offset if after is None else after
+                yield _Given(place, numbers, pieces)
+                count, offset = count + len(pieces), offset if after is None else after
             # A plan without slices would be made for ever.
             last = not slices or (plan.last if plan.last is not None else count < _STEP)
+
+
+def _records(count: int | None) -> str:
+    return "no event" if count is None else f"{count} record{'' if count == 1 else 's'}"
 
 
 def _fewer(sent: int) -> str:

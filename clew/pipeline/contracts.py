@@ -28,6 +28,8 @@ class FilesHeld:
     as_they_came: bool = False
     #: Endings of names that are no data in these places.
     without: tuple[str, ...] = ()
+    #: How many rows of a file an event of a source has, the last one of each file fewer; 0 where that is not said.
+    rows_per_event: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class RowsHeld:
     query: str = ""
     #: The column that a query's rows are read in the order of.
     order: str = ""
+    #: How many rows an event of a source has, fewer where there are no more at the time; 0 where that is not said.
+    rows_per_event: int = 0
 
 
 class RecordsHeld(ABC):
@@ -132,7 +136,10 @@ class Replayable(Source):
 
     @abstractmethod
     def read(self, snapshot: Json, piece: Json) -> Iterator[Piece]:
-        """Read one slice; runs on an executor."""
+        """Read one slice; runs on an executor.
+
+        From one offset on it gives the same events each time, however many it is asked for.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clew import Pipeline
+from clew import Count, Pipeline
 from clew.connectors import files, generator, sqlite
 from clew.ids import Port
 from clew.model.read import opened_log
@@ -496,6 +497,106 @@ def test_a_source_that_has_grown_is_undecided(tmp_path: Path) -> None:
     assert found.operator == "orders"
     assert "has sent 80 records and the source has more" in found.fact
     assert found.expected.startswith("id 1000, ")
+
+
+def _move_last_record(made: Finished, source: str, number: int) -> None:
+    """Move the last record of an event to the beginning of the one after it."""
+    ((data,),) = made.ask(f"SELECT schema FROM port_schema WHERE operator = '{source}'")
+    schema = pa.ipc.read_schema(pa.py_buffer(data))
+    one, other = (
+        pa.ipc.read_record_batch(pa.py_buffer(_body(made, source, event)), schema).to_pylist()
+        for event in (number, number + 1)
+    )
+    for event, rows in ((number, one[:-1]), (number + 1, one[-1:] + other)):
+        _edit_body(made, source, event, pa.RecordBatch.from_pylist(rows, schema).serialize().to_pybytes())
+        _edit_header(made, source, event, len(rows))
+
+
+def test_events_of_a_generator_that_end_elsewhere(tmp_path: Path) -> None:
+    """A window of events would give sums that no run without failures gives."""
+    pipeline = Pipeline("cut")
+    source = pipeline.source("numbers", generator(lambda i: pa.table({"n": [2 * i + 1, 2 * i + 2]}), 4))
+    sums = source.window(Count(2)).aggregate(total=("n", "sum"), name="sums")
+    pipeline.sink(sums, sqlite(tmp_path / "sink.db", table="sums"))
+    made = finished(pipeline, tmp_path)
+    assert explained(made.verify())
+    _move_last_record(made, "numbers", 2)
+    _change_records(made, "sums", 1, lambda row: {"total": 6})
+    _change_records(made, "sums", 2, lambda row: {"total": 30})
+    change(tmp_path / "sink.db", "UPDATE sums SET total = 16 - total WHERE total = 10")
+    change(tmp_path / "sink.db", "UPDATE sums SET total = 30 WHERE total = 26")
+    found = only(made.verify())
+    assert (found.operator, found.event) == ("numbers", "numbers.out#2")
+    assert found.fact == "its event does not end where the source ends it"
+    assert (found.expected, found.found) == ("2 records", "1 record")
+
+
+@pytest.mark.parametrize("make", [from_csv, from_keyset])
+def test_events_that_end_elsewhere_than_their_setting_says_are_undecided(tmp_path: Path, make: Any) -> None:
+    """The log does not tell whether the setting was another one, which may be changed in the course of a run."""
+    made = finished(make(tmp_path), tmp_path)
+    _move_last_record(made, "orders", 2)
+    found = only(made.verify(), "undecided")
+    assert (found.operator, "does not end where rows_per_event= says" in found.fact) == ("orders", True)
+
+
+def test_an_event_of_two_files(tmp_path: Path) -> None:
+    made = finished(_of_files(tmp_path), tmp_path)
+    _move_last_record(made, "orders", 1)
+    _move_last_record(made, "orders", 2)
+    found = only(made.verify())
+    assert (found.event, found.fact) == ("orders.out#3", "its event has records of two files")
+
+
+def test_events_of_files_that_came_and_end_elsewhere(tmp_path: Path) -> None:
+    made = finished(_of_files(tmp_path, follow=True, until="1 millisecond", settle=0), tmp_path)
+    assert explained(made.verify())
+    _move_last_record(made, "orders", 2)
+    assert only(made.verify(), "undecided").event == "orders.out#2"
+
+
+@pytest.mark.parametrize("kind", ["files", "query"])
+def test_an_event_without_records_that_nobody_gave(tmp_path: Path, kind: str) -> None:
+    made = finished(_of_files(tmp_path) if kind == "files" else _of_query(tmp_path), tmp_path)
+    for _ in range(2):
+        _move_last_record(made, "orders", 1)
+    found = only(made.verify())
+    assert (found.event, "has no record" in found.fact) == ("orders.out#1", True)
+
+
+def test_what_a_query_gave_before_its_table_grew_ends_where_the_table_did(tmp_path: Path) -> None:
+    made = finished(_of_query(tmp_path), tmp_path)
+    # An event that ends early is one after which rows came, if none is longer than it may be.
+    _change_records(made, "orders", 3, lambda row: row if row["n"] == 4 else None)
+    change(tmp_path / "in.db", "DELETE FROM orders WHERE n = 5")
+    change(tmp_path / "sink.db", "DELETE FROM orders WHERE n = 5")
+    _move_last_record(made, "orders", 2)
+    assert explained(made.verify())
+    _move_last_record(made, "orders", 1)
+    _move_last_record(made, "orders", 2)
+    assert only(made.verify(), "undecided").event == "orders.out#3"
+
+
+def _of_files(directory: Path, **how: Any) -> Pipeline:
+    """Read two files of three records, two to an event."""
+    (directory / "in").mkdir()
+    for name in "ab":
+        (directory / "in" / f"{name}.csv").write_text(f"n,of\n1,{name}\n2,{name}\n3,{name}\n")
+    pipeline = Pipeline("cut")
+    source = pipeline.source("orders", files(directory / "in", rows_per_event=2, **how))
+    pipeline.sink(source, sqlite(directory / "sink.db", table="orders"))
+    return pipeline
+
+
+def _of_query(directory: Path) -> Pipeline:
+    """Read six rows, two to an event."""
+    with closing(sqlite3.connect(directory / "in.db")) as connection, connection:
+        connection.execute("CREATE TABLE orders (n INTEGER PRIMARY KEY)")
+        connection.executemany("INSERT INTO orders VALUES (?)", [(n,) for n in range(6)])
+    pipeline = Pipeline("cut")
+    query = sqlite(directory / "in.db", query="SELECT n FROM orders", unique="n", rows_per_event=2)
+    pipeline.sink(pipeline.source("orders", query), sqlite(directory / "sink.db", table="orders"))
+    return pipeline
 
 
 # Windows.
