@@ -4,7 +4,7 @@ import csv
 import glob
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from itertools import islice
@@ -66,18 +66,36 @@ def counts_held(held: Held, schema: pa.Schema) -> Iterator[int]:
 
 def other_runs(held: RowsHeld, run: str) -> int:
     """Return how many other runs have written to this table, by the markers they left; some do not say where to."""
-    same = "lower(target) = lower(?)" if _is_sqlite(held) else "to_regclass(target) = to_regclass(?)"
+    same, table = "to_regclass(target) = to_regclass(?)", _table_of(held)
+    if _is_sqlite(held):
+        same, table = "replace(lower(target), '\"main\".', '') = ?", _quoted(_folded(held.table))
     mine = f"SELECT DISTINCT run FROM clew_writes WHERE target IS NULL OR {same}"
-    for sql, values in ((mine, (_table_of(held),)), ("SELECT DISTINCT run FROM clew_writes", ())):
+    for sql, values in ((mine, (table,)), ("SELECT DISTINCT run FROM clew_writes", ())):
         # A connection each: one that has failed answers no more.
         with suppress(Unreadable), opened(held.database) as database:
             return sum(1 for (other,) in database.rows(sql, *values) if other != run)
     return 0
 
 
-def place_of(held: RowsHeld) -> tuple[str, str | None]:
-    """Return what two connections to one table have in common; SQLite takes no notice of the case of a name."""
-    return held.database, (_folded(held.table) if held.table and _is_sqlite(held) else held.table)
+def place_of(held: RowsHeld) -> Hashable:
+    """Return what two connections to one table have in common, however they name it."""
+    if not _is_sqlite(held):
+        return _place_on_server(held)
+    path = held.database.removeprefix("sqlite:///")
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino, _folded(held.table)
+    return os.path.realpath(path), _folded(held.table)
+
+
+def _place_on_server(held: RowsHeld) -> Hashable:
+    """Ask a server what a table is: it is reached by several addresses, and its search path completes a name."""
+    sql = "SELECT (SELECT system_identifier FROM pg_control_system()), current_database(), to_regclass(?)::oid::bigint"
+    with suppress(Unreadable), opened(held.database) as database:
+        server, base, table = next(iter(database.rows(sql, _table_of(held))))
+        return server, base, _table_of(held) if table is None else table
+    # Who reads the table will say what is the matter.
+    return held.database, held.table
 
 
 def is_missing(held: RowsHeld) -> bool:
@@ -100,7 +118,8 @@ def _is_sqlite(held: RowsHeld) -> bool:
 
 
 def _folded(name: str) -> str:
-    return "".join(letter.lower() if letter.isascii() else letter for letter in name.removeprefix("main."))
+    """Return a name as SQLite takes it, which takes no notice of the case of its letters, as far as they are ASCII."""
+    return "".join(letter.lower() if letter.isascii() else letter for letter in name).removeprefix("main.")
 
 
 def _table_of(held: RowsHeld) -> str:

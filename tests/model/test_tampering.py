@@ -1,6 +1,7 @@
 """One thing changed by hand in the log, in a source or in a sink is found, and told as small as it is."""
 
 import json
+import os
 import sqlite3
 import zlib
 from collections.abc import Callable
@@ -9,12 +10,13 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clew import Count, Pipeline
-from clew.connectors import files, generator, sqlite
+from clew import Count, Pipeline, Sink
+from clew.connectors import files, generator, postgres, sqlite
 from clew.ids import Port
 from clew.model.read import opened_log
 from tests.model.pipelines import (
@@ -140,12 +142,43 @@ def test_zero_is_one_key_whatever_its_sign(tmp_path: Path) -> None:
     assert explained(finished(pipeline, tmp_path).verify())
 
 
-def test_two_sinks_that_name_one_table_in_different_case_are_judged_together(tmp_path: Path) -> None:
-    pipeline = Pipeline("cases")
+def _two_sinks(one: Sink, other: Sink) -> Pipeline:
+    pipeline = Pipeline("two")
     source = pipeline.source("numbers", generator(lambda index: pa.table({"n": [index]}), 10))
-    pipeline.sink(source, sqlite(tmp_path / "sink.db", table="numbers"), name="one")
-    pipeline.sink(source, sqlite(tmp_path / "sink.db", table="Numbers"), name="other")
-    assert explained(finished(pipeline, tmp_path).verify())
+    pipeline.sink(source, one, name="one")
+    pipeline.sink(source, other, name="other")
+    return pipeline
+
+
+@pytest.mark.parametrize("other", ["Numbers", "main.numbers", "MAIN.Numbers"])
+def test_two_sinks_that_name_one_table_otherwise_are_judged_together(tmp_path: Path, other: str) -> None:
+    sinks = [sqlite(tmp_path / "sink.db", table=name) for name in ("numbers", other)]
+    made = finished(_two_sinks(*sinks), tmp_path)
+    assert explained(made.verify())
+    change(tmp_path / "sink.db", "INSERT INTO numbers VALUES (3)")
+    assert "more often than written" in only(made.verify()).fact
+    change(tmp_path / "sink.db", "UPDATE clew_writes SET run = 'another' WHERE operator = 'other'")
+    assert "other runs have written there too" in only(made.verify(), "undecided").fact
+
+
+def test_a_database_that_is_reached_by_two_paths_is_one(tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "sink.db")
+    sinks = [sqlite(tmp_path / name, table="numbers") for name in ("sink.db", "link.db")]
+    made = finished(_two_sinks(*sinks), tmp_path)
+    assert explained(made.verify())
+    os.rename(tmp_path / "sink.db", tmp_path / "elsewhere.db")
+    assert "is not there, and 20 records are to be in it" in only(made.verify()).fact
+
+
+def test_a_table_of_a_server_that_is_reached_by_two_names_is_one(tmp_path: Path, postgres_url: str) -> None:
+    assert "127.0.0.1" in postgres_url
+    other = postgres_url.replace("127.0.0.1", "localhost").replace("postgresql://", "postgres://")
+    sinks = [postgres(postgres_url, table="numbers"), postgres(other, table="public.numbers")]
+    made = finished(_two_sinks(*sinks), tmp_path)
+    assert explained(made.verify())
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("INSERT INTO numbers VALUES (3)")
+    assert "more often than written" in only(made.verify()).fact
 
 
 def test_a_float_in_a_body_is_compared_to_nine_digits(sevens: Finished) -> None:
