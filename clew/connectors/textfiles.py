@@ -155,12 +155,18 @@ def _header(entry: Entry, file: BinaryIO) -> tuple[list[str], int]:
     """Return the column names of a CSV file and where its records begin."""
     file.seek(_bom(file))
     first = next(_csv_records(entry, file, blank_is_record=False), b"")
-    if not first:
+    if not first.strip(b"\r\n"):
         raise SourceFailed(entry.path, "it is empty, expected a header line with the column names", _MEND)
     try:
-        names = next(csv.reader(io.StringIO(first.decode("utf-8").lstrip("\r\n"), newline="")))
+        lines = csv.reader(io.StringIO(first.decode("utf-8").lstrip("\r\n"), newline=""))
+        names, more = next(lines), any(lines)
     except (UnicodeDecodeError, csv.Error) as error:
         raise SourceFailed(entry.path, f"line 1 is no header ({error})", _MEND) from None
+    if more:
+        raise SourceFailed(
+            entry.path, "its lines end with a carriage return alone, expected line feeds",
+            "convert it, for example with tr '\\r' '\\n', and run again",
+        )  # fmt: skip
     if len(set(names)) < len(names):
         raise SourceFailed(entry.path, f"line 1 names a column twice: {', '.join(names)}", _MEND)
     return names, file.tell()

@@ -40,6 +40,21 @@ def test_every_row_is_read_once_and_in_order_whatever_the_turn(tmp_path, extensi
     assert [len(event) for event in found] == [10, 10, 10, 10, 5, 10, 10, 10, 10, 1]
 
 
+@pytest.mark.parametrize("content", [b"a,b\rx,1\ry,2\r", b"a\rx\ry", b"a,b\rx,1\r\ny,2\r\n"])
+@pytest.mark.parametrize("declared", [False, True])
+def test_lines_that_end_with_a_carriage_return_alone_are_refused_and_not_lost(tmp_path, content, declared):
+    put(tmp_path / "a.csv", content)
+    source = files(tmp_path, schema=pa.schema([("a", pa.string())]) if declared else None)
+    with pytest.raises(SourceFailed, match=r"a\.csv: its lines end with a carriage return alone.*; convert it"):
+        all_events(source, 10)
+
+
+def test_a_file_of_carriage_returns_is_empty(tmp_path):
+    put(tmp_path / "a.csv", b"\r\r")
+    with pytest.raises(SourceFailed, match="it is empty"):
+        all_events(files(tmp_path), 10)
+
+
 @pytest.mark.parametrize("extension", ["parquet", "csv", "jsonl"])
 def test_reading_goes_on_at_any_offset(tmp_path, extension):
     put(tmp_path / f"a.{extension}", table(0, 35))
