@@ -141,10 +141,9 @@ class Replay:
             self.events += 1
             if seq != self.events:
                 self._wrong(f"took event number {seq} where number {self.events} was due", event)
-            if taken is None and isinstance(end, dict) and "" in end:
-                yield from self._again(end[""])
-            elif taken is None:
-                self._decide(end)
+            if taken is None:
+                yield from self._over(())
+                yield from self._decided(end)
             elif end:
                 if taken.sets:
                     self._wrong("the end of a stream belongs to no Input Set", event, found=_numbers(taken.sets))
@@ -152,7 +151,11 @@ class Replay:
                 for course in self._courses.values():
                     course.end(event.port)
             else:
-                self._assign(event, taken.sets)
+                alone = self._is_alone(event, taken.sets)
+                # That an event belongs elsewhere tells more than what it is missing from.
+                before = [] if alone else list(self._over(taken.sets))
+                self._assign(event, taken.sets, alone)
+                yield from before
             yield from self._close(lambda course: course.complete())
             if end is True and not waiting:
                 # After this, only what was set aside may still be tried again.
@@ -166,6 +169,16 @@ class Replay:
         streams = [self._port(port, sender) for port, sender in self._spec.inputs.items()]
         decisions = ((seq, None, None, decision) for seq, decision in self._log.decisions(self._spec.name))
         return heapq.merge(*streams, decisions, key=lambda item: item[0])
+
+    def _over(self, logged: Sequence[int]) -> Iterator[Claim]:
+        """Close what the log says was complete before this, by the Input Sets of the event that is next."""
+        return self._close(lambda course: course.over(logged))
+
+    def _decided(self, decision: Any) -> Iterator[Claim]:
+        if isinstance(decision, dict) and "" in decision:
+            yield from self._again(decision[""])
+        else:
+            self._decide(decision)
 
     def _again(self, resolved: Sequence[Sequence[Any]]) -> Iterator[Claim]:
         """Follow what a person decided on what was set aside: its events are a new Input Set, or are given up."""
@@ -237,8 +250,8 @@ class Replay:
                 self._wrong("events are not consecutive", about=about, expected=f"#{number}", found=found)
             yield one.seq, one, Event(port, number, row.rows, row.size, facts), row.end
 
-    def _assign(self, event: Event, logged: tuple[int, ...]) -> None:
-        if isinstance(event.facts, NoPlace) or self._is_said_to_have_none(logged):
+    def _assign(self, event: Event, logged: tuple[int, ...], alone: bool) -> None:
+        if alone:
             self._alone = (UNPLACED, (event.port, event.number))
             expected = [self._join(self._alone, event)]
         else:
@@ -250,8 +263,10 @@ class Replay:
                 expected=_numbers(expected), found=_numbers(logged),
             )  # fmt: skip
 
-    def _is_said_to_have_none(self, logged: tuple[int, ...]) -> bool:
-        """Say whether the log has set the event aside as one without a place; what was wrong may be mended by now."""
+    def _is_alone(self, event: Event, logged: tuple[int, ...]) -> bool:
+        """Say whether the event has no place; one that the log has set aside as such may be mended by now."""
+        if isinstance(event.facts, NoPlace):
+            return True
         return len(logged) == 1 and any(not aside.placed for aside in self._asides.get(logged[0], ()))
 
     def _placed(self, event: Event, logged: tuple[int, ...]) -> list[int]:

@@ -6,7 +6,7 @@ which Input Sets it belongs and which ones are complete after it. Windows of eve
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +68,13 @@ class Course(ABC):
     def complete(self) -> Sequence[Any]:
         """Return the keys that are complete now, in order."""
 
+    def over(self, logged: Sequence[int]) -> Sequence[Any]:
+        """Return the keys that were complete before the next event was taken, or the next decision made.
+
+        `logged` are the Input Sets that the log says of the event; those of a decision are none.
+        """
+        return ()
+
     def decide(self, decision: Any) -> None:
         """Follow what the clock made the operator decide; raises NotDeclared where it could not have."""
         raise NotDeclared
@@ -122,23 +129,23 @@ class BatchCourse(Course):
     """A turn's events: any cut into stretches is right, so the log's own cut is followed."""
 
     def __init__(self) -> None:
-        self._current: Hashable = None
-        self._closed: list[Any] = []
+        #: The Input Set that is open, which is its own key.
+        self._current: int | None = None
 
     def take(self, event: Event, logged: Sequence[int]) -> Sequence[Any]:
-        key = logged[0] if logged else 0
-        if self._current is not None and key != self._current:
-            self._closed.append(self._current)
-        self._current = key
-        return (key,)
+        self._current = logged[0] if logged else 0
+        return (self._current,)
+
+    def over(self, logged: Sequence[int]) -> Sequence[Any]:
+        # Decisions are made when a turn begins: none leaves a stretch open.
+        return () if self._current in logged else self.rest()
 
     def complete(self) -> Sequence[Any]:
-        closed, self._closed = self._closed, []
-        return closed
+        return ()
 
     def rest(self) -> Sequence[Any]:
         current, self._current = self._current, None
-        return (*self.complete(), *(() if current is None else (current,)))
+        return () if current is None else (current,)
 
 
 class EveryCourse(Course):
