@@ -247,6 +247,24 @@ def test_a_directory_that_is_gone_is_undecided(tmp_path: Path) -> None:
     )
 
 
+def test_files_that_go_together_in_too_many_ways_are_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    for size in range(1, 7):
+        (tmp_path / "in" / f"{size}.csv").write_text("status\n" + size * "ok\n")
+    (tmp_path / "in" / "_DONE").touch()
+    pipeline = Pipeline("statuses")
+    source = files(tmp_path / "in", follow=True, settle=0, poll="10 milliseconds", until="_DONE")
+    pipeline.sink(pipeline.source("statuses", source), sqlite(tmp_path / "sink.db", table="statuses"))
+    made = finished(pipeline, tmp_path)
+    assert explained(made.verify())
+    (tmp_path / "in" / "3.csv").unlink()
+    assert only(made.verify()).operator == "statuses"
+    monkeypatch.setattr("clew.model.tiling.MOST_BACK", -1_000)
+    found = only(made.verify(), "undecided")
+    assert found.operator == "statuses"
+    assert found.fact.endswith("its files hold equal records, and there are too many ways to put them together")
+
+
 def test_a_source_that_is_gone_is_undecided(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("n\n1\n2\n")
