@@ -5,7 +5,7 @@ Clew knows those of its own functions; for others a user declares them with `dep
 of an event that belong to another Input Set are left out, which the paper leaves open.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,27 +93,72 @@ def placed(table: pa.Table, number: int) -> pa.Table:
     )
 
 
-def contributing(of: Dependencies, made: pa.Table, places: Sequence[int], given: pa.Table) -> pa.Table:
-    """Return the records of `given` that can have a part in the records at some places of `made`."""
-    if of.by_place and made.num_rows == given.num_rows:
-        given = given.take(pa.array(places, pa.int64()))
+def contributing(
+    of: Dependencies, made: pa.Table, places: Sequence[int], given: pa.Table, makers: Sequence[int] | None = None
+) -> pa.Table:
+    """Return the records of `given` that can have a part in the records at some places of `made`.
+
+    `makers` says, where that is known, of which record of `given` each record is.
+    """
+    if makers is None and of.by_place and made.num_rows == given.num_rows:
+        makers = range(made.num_rows)
     wanted = made.take(pa.array(places, pa.int64()))
-    for output, column in of.columns.items():
-        if output in wanted.column_names and column in given.column_names:
-            given = given.filter(_among(given[column], wanted[output]))
-    return given
+    ties = []
+    if makers is not None:
+        of_wanted = pa.array([makers[place] for place in places], pa.int64())
+        ties = [(pa.chunked_array([pa.arange(0, given.num_rows)]), pa.chunked_array([of_wanted]))]
+    ties += [
+        (given[column], wanted[output])
+        for output, column in of.columns.items()
+        if output in wanted.column_names and column in given.column_names
+    ]
+    return given.take(_tied(ties, len(places), given.num_rows))
 
 
-def _among(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Say of each value whether it is among those wanted; a null is like another null."""
-    # Groups and joins take 0.0 and -0.0 for one key.
-    values, wanted = equated(values), equated(wanted)
+def _tied(ties: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]], wanted: int, given: int) -> pa.Array:
+    """Return the places of the given records that have, in all columns at once, the values of one that is wanted.
+
+    A column has the values of the given records, and of those wanted.
+    """
+    # A combination of values is known by a number, which those that are wanted and those given share.
+    left, numbers, numbers_wanted = pa.arange(0, given), _zeros(given), _zeros(wanted)
+    for values, values_wanted in ties:
+        own, own_wanted, many = _numbered(values.take(left), values_wanted)
+        found = pc.is_valid(own)
+        left, numbers, own = left.filter(found), numbers.filter(found), own.filter(found)
+        if many > 1:
+            combined = pc.add(pc.multiply(numbers_wanted, many), own_wanted)
+            known = combined.unique()
+            numbers_wanted = pc.index_in(combined, known)
+            numbers = pc.index_in(pc.add(pc.multiply(numbers, many), own), known)
+            left, numbers = left.filter(pc.is_valid(numbers)), numbers.drop_null()
+    return left
+
+
+def _zeros(count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(0, pa.int64()), count)
+
+
+def _numbered(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> tuple[pa.Array, pa.Array, int]:
+    """Number the values that are wanted, the same by the same number, and each value by the one that it is like.
+
+    What is like none has a null. A null is like another null. Returns also how many numbers there are.
+    """
     try:
-        return pc.is_in(values, value_set=wanted.unique().cast(values.type), skip_nulls=False)
+        # Groups and joins take 0.0 and -0.0 for one key.
+        sought = equated(wanted.cast(values.type))
+        known = sought.unique()
+        return _found(equated(values), known), _found(sought, known), len(known)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         # Lists and structs are not looked up by Arrow.
-        among = {_comparable(value) for value in wanted.to_pylist()}
-        return pa.chunked_array([pa.array([_comparable(value) in among for value in values.to_pylist()], pa.bool_())])
+        numbers: dict[Any, int] = {}
+        of_wanted = [numbers.setdefault(_comparable(value), len(numbers)) for value in wanted.to_pylist()]
+        of_values = [numbers.get(_comparable(value)) for value in values.to_pylist()]
+        return pa.array(of_values, pa.int64()), pa.array(of_wanted, pa.int64()), len(numbers)
+
+
+def _found(values: pa.ChunkedArray, known: pa.Array) -> pa.Array:
+    return pc.index_in(values, known, skip_nulls=False).combine_chunks()
 
 
 def _comparable(value: Any) -> Any:

@@ -97,15 +97,13 @@ def _schema(store: KeptStore, port: Port) -> pa.Schema | None:
 
 
 def _narrowed(
-    one: Past, tables: Mapping[str, pa.Table], made: pa.Table, places: tuple[int, ...], rows: tuple[int, ...] | None
+    one: Past, tables: Mapping[str, pa.Table], made: pa.Table, places: tuple[int, ...], makers: tuple[int, ...] | None
 ) -> dict[EventId, set[int]]:
     """Return the records of an Input Set that windows and attribute dependencies leave for some of an event."""
     found: dict[EventId, set[int]] = {}
     for port, table in tables.items():
         known = dependencies(one.spec, one.spec.function(one.work.function), port, table.schema)
-        if rows is not None:
-            table = table.take(pa.array(sorted({rows[place] for place in places}), pa.int64()))
-        chosen = contributing(known, made, places, table)
+        chosen = contributing(known, made, places, table, makers)
         for number, place in zip(chosen[EVENT].to_pylist(), chosen[PLACE].to_pylist()):
             found.setdefault(EventId(one.spec.inputs[port], number), set()).add(place)
     return found

@@ -309,3 +309,52 @@ def test_a_declaration_for_an_input_that_is_not_there_is_refused() -> None:
     hourly(depends={"left": {"item_ID": "item_ID"}})(pipeline, source)
     with pytest.raises(GraphErrors, match="depends= of totals names the input port left; expected one of in"):
         pipeline.graph()
+
+
+def moves(index: int) -> pa.Table:
+    """Event `index`: whatever column is looked at alone, its values are those of many others."""
+    numbers = range(index, index + 30)
+    return pa.table({"x": [7 * n % 5 % 3 for n in numbers], "y": [11 * n % 7 % 4 for n in numbers]})
+
+
+def test_several_records_that_are_wanted_are_followed_each_by_all_its_columns(tmp_path: Path) -> None:
+    """A filter, groups of two keys, a function that declares two columns, a join: each is asked for many records."""
+    pipeline = Pipeline("moves")
+    source = pipeline.source("moves", generator(moves, 2))
+    above = source.filter(lambda one: one["x"] > one["y"], name="above", deterministic=True)
+
+    def pairs(table: pa.Table) -> pa.Table:
+        rows = sorted({(row["x"], row["y"]) for row in table.to_pylist()})
+        return pa.table({"a": [x for x, _ in rows], "b": [y for _, y in rows]})
+
+    declared = source.window(Count(2)).apply(pairs, depends={"a": "x", "b": "y"})
+    renamed = declared.map(lambda one: {"x": one["a"], "y": one["b"]}, name="renamed")
+    cells = source.window(Count(2)).aggregate("x", "y", n="count", name="cells")
+    joined = renamed.join(cells, on=["x", "y"], window=Count(2), name="joined")
+    for name, stream in (("above", above), ("joined", joined)):
+        marked = stream.map(lambda row: {**row, "even": (row["x"] + row["y"]) % 2 == 0}, name=f"even_{name}")
+        gathered = marked.window(Count(1)).aggregate("even", n="count", name=f"by_{name}")
+        pipeline.sink(gathered, files(tmp_path / name), name=f"sink_{name}")
+    graph, log = pipeline.graph(), f"sqlite:///{tmp_path / 'log.db'}"
+    run(pipeline, log=log, engine="inline")
+
+    def read(port: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = records_of(graph, port, log=log).to_pylist()
+        return rows
+
+    def origins(port: str, place: int) -> set[tuple[int, int]]:
+        found = trace_record(graph, port, place, log=log).records
+        return {(one.number, at) for one, own in found.items() if one.port.operator == "moves" for at in own}
+
+    def expected(event: int, even: bool, above: bool) -> set[tuple[int, int]]:
+        own = [one for one in enumerate(moves(event - 1).to_pylist()) if not above or one[1]["x"] > one[1]["y"]]
+        found = {(event, at) for at, one in own if ((one["x"] + one["y"]) % 2 == 0) == even}
+        assert 1 < len(found) < len(own)
+        return found
+
+    for number in (1, 2):
+        for place, row in enumerate(read(f"by_above#{number}")):
+            assert origins(f"by_above#{number}", place) == expected(number, row["even"], above=True)
+    for place, row in enumerate(read("by_joined#1")):
+        both = expected(1, row["even"], above=False) | expected(2, row["even"], above=False)
+        assert origins("by_joined#1", place) == both
