@@ -31,7 +31,7 @@ from clew.pipeline.onpandas import OnPandas
 from clew.pipeline.records import Branch, PerRecord
 from clew.pipeline.unplaced import UNPLACED
 from clew.place import Log, masked
-from clew.protocol.rows import DROPPED
+from clew.protocol.rows import DROPPED, AsideStatus
 from clew.provenance.records import RecordTrace, records_back, records_forward
 from clew.run import engine_for
 from clew.runtime.contributions import contributions
@@ -228,8 +228,7 @@ def replay(
         asked = _event(graph, event)
         joined = _sets(store, spec, asked)
         # What was tried again is in another Input Set, which the event has joined too.
-        retried = {row.input_set for row in store.asides(operator) if row.records is None and row.status == "retried"}
-        given = [n for n in joined if n not in retried and _was_given(store, operator, n)]
+        given = [n for n in joined if _aside(store, operator, n) != "retried" and _was_given(store, operator, n)]
         still_open = store.open_sets(operator)
         numbers = [n for n in given if n not in still_open]
         if not numbers:
@@ -312,15 +311,19 @@ def _made(store: KeptStore, spec: OperatorSpec) -> Iterator[InputSetId]:
     state = store.state(spec.name)
     last = 0 if state is None else int(state.context["input_set"])
     still_open = store.open_sets(spec.name)
-    aside = {row.input_set for row in store.asides(spec.name) if row.records is None}
     for number in map(InputSetId, range(1, last + 1)):
         members = store.inputs_of(spec.name, number, 1)
         # Lineage leaves out what no event on its paths has a part in.
         traced = any(member.port.name in captured for member in members)
-        if not traced or number in still_open or number in aside:
+        if not traced or number in still_open or _aside(store, spec.name, number) is not None:
             continue
         if _was_given(store, spec.name, number):
             yield number
+
+
+def _aside(store: KeptStore, operator: str, number: InputSetId) -> AsideStatus | None:
+    """Return what became of an Input Set that was set aside as a whole; None of one that was not."""
+    return next((row.status for row in store.asides_of(operator, number, 1) if row.records is None), None)
 
 
 def _was_given(store: KeptStore, operator: str, number: InputSetId) -> bool:

@@ -152,9 +152,7 @@ def _at(log: Lineages, receiver: Port, port: Port, numbers: Sequence[int]) -> It
         for made, number, input_set in log.outputs_of(receiver.operator, InputSetId(first), count):
             outputs.setdefault(input_set, []).append(EventId(made, number))
     reads = _reads(log, receiver.operator, sorted(inputs))
-    asides: dict[InputSetId, list[AsideRow]] = {}
-    for row in log.asides(receiver.operator):
-        asides.setdefault(row.input_set, []).append(row)
+    asides = _asides(log, receiver.operator, sorted(inputs))
     for input_set, taken in sorted(inputs.items()):
         made_of = tuple(outputs.get(input_set, ()))
         dropped = not made_of and log.label(receiver.operator, input_set) == DROPPED
@@ -184,6 +182,14 @@ def _reads(log: Lineages, operator: str, sets: Sequence[InputSetId]) -> dict[Inp
     for first, count in consecutive(sets):
         for input_set, event in log.reads_of(operator, InputSetId(first), count):
             found.setdefault(input_set, []).append(_read(operator, event))
+    return found
+
+
+def _asides(log: Lineages, operator: str, sets: Sequence[InputSetId]) -> dict[InputSetId, list[AsideRow]]:
+    found: dict[InputSetId, list[AsideRow]] = {}
+    for first, count in consecutive(sets):
+        for row in log.asides_of(operator, InputSetId(first), count):
+            found.setdefault(row.input_set, []).append(row)
     return found
 
 

@@ -27,7 +27,7 @@ from clew.ids import WRITES, Port, writes_port
 from clew.model.certificate import Answer, Body, Changed, EventWrong, Kept, Logged, Sent, SetAside, Taken
 
 #: The version of the tables that this module knows.
-VERSION = 5
+VERSION = 6
 
 #: The function that the label of an event names which no window could place.
 UNPLACED = "not placed"

@@ -155,9 +155,9 @@ def _told(
 
     Records that were tried again are in another Input Set now, and those that were given up are in none.
     """
-    rows = store.asides(spec.name)
-    only = next((row.records for row in rows if row.retried_as == number), None)
-    own = [(row.status, place) for row in rows if row.input_set == number for place in row.records or ()]
+    again = store.retried_as(spec.name, number)
+    only = None if again is None else again.records
+    own = [(row.status, place) for row in store.asides_of(spec.name, number, 1) for place in row.records or ()]
     gone = {place for status, place in own if status in ("retried", "dropped")}
     if gone:
         places = only if only is not None else range(sum(_rows(spec, store, member) for member in members))

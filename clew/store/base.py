@@ -37,7 +37,7 @@ from clew.protocol.rows import (
 from clew.protocol.step import Write
 
 #: The schema of the log's tables; a log with a higher one is refused with NewerLog.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 Table = Literal["EVENT_LOG", "EVENT_DATA", "READ_ACTION", "STATE", "EVENT_LINEAGE"]
 
@@ -311,6 +311,12 @@ class Lineages(Protocol):
 
     def asides(self, operator: str) -> list[AsideRow]:
         """Return what of the operator was set aside, as `Store.asides` does."""
+
+    def asides_of(self, operator: str, first: InputSetId, count: int) -> list[AsideRow]:
+        """Return what of some Input Sets was set aside, in order of its numbers."""
+
+    def retried_as(self, operator: str, input_set: InputSetId) -> AsideRow | None:
+        """Return what was set aside before and tried again as an Input Set; None where it is no such one."""
 
     def label(self, operator: str, input_set: InputSetId) -> Label | None:
         """Return which function and key an Input Set is for; None where that is not kept."""

@@ -25,11 +25,13 @@ _OF_EVENTS = {
 _OF_SETS = """SELECT first, input_set, counts FROM lineage
     WHERE operator = ? AND port = ? AND input_set <= ? AND input_set >= coalesce((
         SELECT max(b.input_set) FROM lineage b WHERE b.operator = ? AND b.port = ? AND b.input_set <= ?), 0)"""
-#: The last number whose row begins at most at an Input Set: found between the first event and the last, by halves.
+#: The last number whose row begins at most at an Input Set: found between the first event and the last, by halves. Each
+#: of these is asked for by itself: for both at once SQLite goes through all rows.
 _BEGINS = """(SELECT l.input_set <= ? FROM ordered_lineage l WHERE l.operator = ? AND l.port = ?
     AND l.first <= (low + high + 1) / 2 ORDER BY l.first DESC LIMIT 1)"""
 _LAST_EVENT = f"""WITH RECURSIVE probe (low, high) AS (
-        SELECT min(first) - 1, max(first) FROM ordered_lineage WHERE operator = ? AND port = ?
+        SELECT (SELECT min(first) - 1 FROM ordered_lineage WHERE operator = ? AND port = ?),
+            (SELECT max(first) FROM ordered_lineage WHERE operator = ? AND port = ?)
         UNION ALL
         SELECT CASE WHEN {_BEGINS} THEN (low + high + 1) / 2 ELSE low END,
             CASE WHEN {_BEGINS} THEN high ELSE (low + high + 1) / 2 - 1 END
@@ -58,7 +60,7 @@ def lineage_of_events(log: Transaction, port: Port, low: int, high: int) -> Iter
 def lineage_of_sets(log: Transaction, port: Port, low: int, high: int) -> Iterator[Lineage]:
     """Yield all rows that may hold Input Sets from `low` to `high`."""
     # A read action of a source gives many rows, so the first of them is after the last that begins before it.
-    begin, end = (log.fetch(_LAST_EVENT, *port, *(number, *port) * 2)[0][0] for number in (low - 1, high))
+    begin, end = (log.fetch(_LAST_EVENT, *port, *port, *(number, *port) * 2)[0][0] for number in (low - 1, high))
     if end is not None:
         for row in log.fetch(_OF_EVENTS["ordered_lineage"], *port, end, *port, begin):
             yield _lineage(port, *row)

@@ -5,7 +5,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from clew.ids import WRITES, Capture, InputSetId, Port, writes_port
-from clew.protocol.rows import Label, Member, ReadActionRow, ReadEventRow, WriteRow
+from clew.protocol.rows import AsideRow, Label, Member, ReadActionRow, ReadEventRow, WriteRow
 from clew.store.base import Worn
 
 if TYPE_CHECKING:
@@ -122,6 +122,16 @@ class MemoryLineage:
                     if any(entry.input_set is not None and entry.input_set >= input_set for entry in row):
                         found[receiver.name] = min(number, found.get(receiver.name, number))
             return found
+
+    def asides_of(self, operator: str, first: InputSetId, count: int) -> list[AsideRow]:
+        with self._lock:
+            rows = sorted(self._rows.asides.get(operator, {}).items())
+            return [row for _, row in rows if first <= row.input_set < first + count]
+
+    def retried_as(self, operator: str, input_set: InputSetId) -> AsideRow | None:
+        with self._lock:
+            rows = sorted(self._rows.asides.get(operator, {}).items())
+            return next((row for _, row in rows if row.retried_as == input_set), None)
 
     def label(self, operator: str, input_set: InputSetId) -> Label | None:
         with self._lock:

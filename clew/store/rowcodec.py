@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from clew.ids import InputSetId, Port
-from clew.protocol.rows import Assignment, Bodies, Every, Header, Listed, Own, WriteRow
+from clew.protocol.rows import AsideRow, Assignment, Bodies, Every, Header, Listed, Own, WriteRow, label_of
 
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 _sorted = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
@@ -20,6 +20,9 @@ BodyColumns = tuple[int, int, str, str, str | None, int, bytes | None]
 
 #: Columns of an assignment: Input Set, size, skip. Size 0: all events belong to the one Input Set.
 AssignmentColumns = tuple[int, int, int]
+
+#: Columns of what was set aside, as `decode_aside` takes them.
+ASIDE_COLUMNS = "number, input_set, label, state, events, records, error, status, retried_as"
 
 
 def encode_json(value: Any) -> str:
@@ -151,3 +154,13 @@ def encode_named(write: WriteRow) -> str:
 def decode_named(text: str) -> tuple[tuple[Port, int, int], ...]:
     """Read the events that a write action names."""
     return tuple((Port(operator, name), first, count) for operator, name, first, count in json.loads(text))
+
+
+def decode_aside(
+    number: int, input_set: int, label: str, state: str, events: str, records: str | None, error: str, *rest: Any
+) -> AsideRow:
+    """Read what was set aside from its columns."""
+    spans = tuple((port, first, count, seq) for port, first, count, seq in json.loads(events))
+    places = None if records is None else tuple(json.loads(records))
+    known = (number, InputSetId(input_set), label_of(label), json.loads(state), spans, places, json.loads(error))
+    return AsideRow(*known, *rest)

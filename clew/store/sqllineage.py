@@ -12,20 +12,31 @@ from typing import Any
 
 from clew.ids import NONE_SET, WRITES, Capture, InputSetId, Port
 from clew.protocol.log.runs import REJOINED_AT_MOST
-from clew.protocol.rows import Label, Member, ReadActionRow, ReadEventRow, WriteRow, label_of
+from clew.protocol.rows import AsideRow, Label, Member, ReadActionRow, ReadEventRow, WriteRow, label_of
 from clew.store.base import Worn
 from clew.store.done import done_upto
 from clew.store.identity import captures
 from clew.store.lineage_rows import first_set_from, lineage_of_events, lineage_of_sets, ports_of_lineage
-from clew.store.rowcodec import decode_bodies, decode_headers, decode_named, events_covered, set_of, sets_covered
+from clew.store.rowcodec import (
+    ASIDE_COLUMNS,
+    decode_aside,
+    decode_bodies,
+    decode_headers,
+    decode_named,
+    events_covered,
+    set_of,
+    sets_covered,
+)
 from clew.store.statements import Transaction
 
+#: One number is asked for as a range: for that SQLite takes the index of Input Sets, and for equality the primary key,
+#: by which it goes through all rows of an operator.
 _INPUTS = """SELECT port, first, count, seq, input_set, size, skip FROM ack
         WHERE operator = ? AND input_set >= ? AND input_set <= ?
     UNION ALL SELECT port, first, count, seq, input_set, 0, 0 FROM rejoined
         WHERE operator = ? AND input_set >= ? AND input_set <= ?
     UNION ALL SELECT port, first, count, seq, input_set, size, skip FROM ack
-        WHERE operator = ? AND size > 0 AND input_set = (
+        WHERE operator = ? AND size > 0 AND input_set < ? AND input_set >= (
             SELECT max(b.input_set) FROM ack b WHERE b.operator = ? AND b.size > 0 AND b.input_set < ?)"""
 _JOINED = """SELECT first, count, input_set, size, skip FROM ack
         WHERE operator = ? AND port = ? AND first <= ? AND first >= coalesce((
@@ -37,6 +48,8 @@ _READS = """SELECT input_set, connection, action, done, description, count, size
 
 _FIRST_INPUTS = """SELECT port, min(first) FROM ack WHERE operator = ? AND input_set >= ? GROUP BY port
     UNION ALL SELECT port, min(first) FROM rejoined WHERE operator = ? AND input_set >= ? GROUP BY port"""
+_ASIDES = f"SELECT {ASIDE_COLUMNS} FROM aside WHERE operator = ? AND input_set >= ? AND input_set <= ?"
+_RETRIED = f"SELECT {ASIDE_COLUMNS} FROM aside WHERE operator = ? AND retried_as >= ? AND retried_as <= ?"
 _WRITE = "SELECT events FROM write_action WHERE operator = ? AND connection = ? AND number = ?"
 _WRITTEN = """SELECT count, size, lengths, checksums, file, start, data FROM write_body
     WHERE operator = ? AND connection = ? AND number = ? ORDER BY part"""
@@ -83,7 +96,7 @@ class SqlLineage(ABC):
         low, high = first, first + count - 1
         asked = (operator, low, high)
         with self._snapshot() as log:
-            rows = log.fetch(_INPUTS, *asked, *asked, operator, operator, low)
+            rows = log.fetch(_INPUTS, *asked, *asked, operator, low, operator, low)
             marks = _collected_inputs(log, operator)
         found = [
             member
@@ -170,7 +183,7 @@ class SqlLineage(ABC):
     def first_inputs(self, operator: str, input_set: InputSetId) -> dict[str, int]:
         with self._snapshot() as log:
             rows = log.fetch(_FIRST_INPUTS, operator, input_set, operator, input_set)
-            before = log.fetch(_INPUTS, operator, 0, -1, operator, 0, -1, operator, operator, input_set)
+            before = log.fetch(_INPUTS, *(operator, 0, -1) * 2, *(operator, input_set) * 2)
             marks = _collected_inputs(log, operator)
         found: dict[str, int] = {}
         for port, first in rows:
@@ -181,6 +194,16 @@ class SqlLineage(ABC):
                 at, _ = events_covered((columns[0], columns[1], columns[2]), count, input_set)
                 found[port] = min(first + at, found.get(port, first + at))
         return {port: max(first, marks.get(port, 0) + 1) for port, first in found.items()}
+
+    def asides_of(self, operator: str, first: InputSetId, count: int) -> list[AsideRow]:
+        with self._reading() as log:
+            rows = log.fetch(_ASIDES, operator, first, first + count - 1)
+        return [decode_aside(*row) for row in sorted(rows)]
+
+    def retried_as(self, operator: str, input_set: InputSetId) -> AsideRow | None:
+        with self._reading() as log:
+            rows = log.fetch(_RETRIED, operator, input_set, input_set)
+        return next((decode_aside(*row) for row in sorted(rows)), None)
 
     def label(self, operator: str, input_set: InputSetId) -> Label | None:
         with self._reading() as log:

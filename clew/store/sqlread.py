@@ -27,6 +27,8 @@ from clew.store.intervals import Intervals
 from clew.store.ledger import read_done
 from clew.store.paper_tables import paper_table
 from clew.store.rowcodec import (
+    ASIDE_COLUMNS,
+    decode_aside,
     decode_bodies,
     decode_headers,
     decode_named,
@@ -106,12 +108,8 @@ class SqlReads(SqlLineage):
 
     def asides(self, operator: str) -> list[AsideRow]:
         with self._reading() as log:
-            rows = log.fetch(
-                "SELECT number, input_set, label, state, events, records, error, status, retried_as FROM aside "
-                "WHERE operator = ? ORDER BY number",
-                operator,
-            )
-        return [_aside(*row) for row in rows]
+            rows = log.fetch(f"SELECT {ASIDE_COLUMNS} FROM aside WHERE operator = ? ORDER BY number", operator)
+        return [decode_aside(*row) for row in rows]
 
     def keyed(self, operator: str) -> list[tuple[str, str, Any]]:
         with self._reading() as log:
@@ -277,12 +275,3 @@ def _undone_sets(done: Intervals, columns: tuple[int, int, int], count: int) -> 
         return  # The Input Set none is done from the start.
     for first, length in done.gaps(*sets_covered(columns, count)):
         yield from range(first, first + length)
-
-
-def _aside(
-    number: int, input_set: int, label: str, state: str, events: str, records: str | None, error: str, *rest: Any
-) -> AsideRow:
-    spans = tuple((port, first, count, seq) for port, first, count, seq in json.loads(events))
-    places = None if records is None else tuple(json.loads(records))
-    known = (number, InputSetId(input_set), label_of(label), json.loads(state), spans, places, json.loads(error))
-    return AsideRow(*known, *rest)

@@ -151,15 +151,23 @@ CREATE TABLE process (
 ) WITHOUT ROWID;
 """
 
-TABLES = TABLES_OF_1 + ADDED_IN_2 + ADDED_IN_3 + ADDED_IN_4 + ADDED_IN_5
+#: What version 6 has and version 5 has not: the ways to what was set aside of an Input Set, or is tried again as one.
+ADDED_IN_6 = """
+CREATE INDEX aside_set ON aside (operator, input_set);
+CREATE INDEX aside_retried ON aside (operator, retried_as) WHERE retried_as IS NOT NULL;
+"""
 
-_UPGRADE_3 = ADDED_IN_4 + WORN_BEFORE_4 + ADDED_IN_5
+TABLES = TABLES_OF_1 + ADDED_IN_2 + ADDED_IN_3 + ADDED_IN_4 + ADDED_IN_5 + ADDED_IN_6
+
+_UPGRADE_4 = ADDED_IN_5 + ADDED_IN_6
+_UPGRADE_3 = ADDED_IN_4 + WORN_BEFORE_4 + _UPGRADE_4
 #: What a log of a version lacks.
 UPGRADES = {
     1: ADDED_IN_2 + ADDED_IN_3 + _UPGRADE_3,
     2: ADDED_IN_3 + _UPGRADE_3,
     3: _UPGRADE_3,
-    4: ADDED_IN_5,
+    4: _UPGRADE_4,
+    5: ADDED_IN_6,
 }
 
 #: All lineage, ordered or not.

@@ -1,6 +1,9 @@
 """A trace costs what it shows: the rows that it reads do not grow with the log."""
 
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -9,6 +12,7 @@ from clew import Count, Pipeline
 from clew.connectors import files, generator
 from clew.ids import EventId, Port
 from clew.lineage.trace import backward, forward
+from clew.retrace import diff, replay
 from clew.run import Log, run
 from clew.store.sqlite_writer import SqliteLog
 
@@ -26,35 +30,99 @@ def chain(directory: Path, events: int) -> str:
         return table.slice(0, 1)
 
     pipeline.sink(tens, files(directory / "out"))
+    return logged(pipeline, directory)
+
+
+def logged(pipeline: Pipeline, directory: Path) -> str:
+    directory.mkdir()
     url = f"sqlite:///{directory / 'log.db'}"
     run(pipeline, log=url, engine="inline")
     return url
 
 
-def rows_read(directory: Path, events: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+def failing(directory: Path, events: int) -> Pipeline:
+    """A pipeline that sets aside four records of five."""
+    pipeline = Pipeline("failing")
+    source = pipeline.source(
+        "source", generator(lambda index: pa.table({"n": list(range(5))}), events), max_turn_events=50
+    )
+
+    def first_only(row: dict[str, Any]) -> dict[str, Any]:
+        if row["n"]:
+            raise ValueError("not the first")
+        return row
+
+    kept = source.map(first_only, name="kept", on_error="quarantine", attempts=1, deterministic=True, max_turn_events=1)
+    pipeline.sink(kept, files(directory / "out"))
+    return pipeline
+
+
+class Counting:
+    """Counts the rows that SQLite gives, and what it does to find them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.steps = 0
+
+    def _step(self) -> None:
+        self.steps += 1
+
+    def __call__(self, ask: Callable[[], object]) -> int:
+        read = []
+        self.steps = 0
+        fetch = SqliteLog.fetch
+
+        def counted(log: SqliteLog, sql: str, *values: object) -> list[tuple[object, ...]]:
+            log._connection.set_progress_handler(self._step, 10)
+            rows = fetch(log, sql, *values)
+            log._connection.set_progress_handler(None, 0)
+            read.append(len(rows))
+            return rows
+
+        with self._monkeypatch.context() as patch:
+            patch.setattr(SqliteLog, "fetch", counted)
+            assert ask()
+        return sum(read)
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    return Counting(monkeypatch)
+
+
+def rows_read(directory: Path, events: int, rows: Counting) -> tuple[int, int]:
     """Return how many rows a trace back and a trace forward read, in the middle of a log."""
-    directory.mkdir()
-    store = Log.at(chain(directory, events), "chain").open("chain")
-    read = []
-    fetch = SqliteLog.fetch
-
-    def counted(log: SqliteLog, sql: str, *values: object) -> list[tuple[object, ...]]:
-        rows = fetch(log, sql, *values)
-        read.append(len(rows))
-        return rows
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SqliteLog, "fetch", counted)
-        assert len(backward(store, EventId(Port("tens", "out"), events // 20)).events(Port("source", "out"))) == 10
-        back = sum(read)
-        assert forward(store, EventId(Port("source", "out"), events // 2)).events(Port("tens", "out"))
-    store.close()
-    return back, sum(read) - back
+    with closing(Log.at(chain(directory, events), "chain").open("chain")) as store:
+        made, taken = EventId(Port("tens", "out"), events // 20), EventId(Port("source", "out"), events // 2)
+        back = rows(lambda: len(backward(store, made).events(Port("source", "out"))) == 10)
+        return back, rows(lambda: forward(store, taken).events(Port("tens", "out")))
 
 
-def test_the_rows_that_a_trace_reads_do_not_grow_with_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = rows_read(tmp_path / "small", 200, monkeypatch)
-    large = rows_read(tmp_path / "large", 4_000, monkeypatch)
+def test_the_rows_that_a_trace_reads_do_not_grow_with_the_log(tmp_path: Path, rows: Counting) -> None:
+    small = rows_read(tmp_path / "small", 200, rows)
+    large = rows_read(tmp_path / "large", 4_000, rows)
     # How turns were cut may differ by a row or two.
     assert large[0] <= small[0] + 8
     assert large[1] <= small[1] + 8
+
+
+def cost_with_quarantine(directory: Path, events: int, rows: Counting) -> list[tuple[int, int]]:
+    """Return what is read, and done, by a trace forward, by running one Input Set again, and by comparing all."""
+    pipeline = failing(directory, events)
+    url, graph, taken = logged(pipeline, directory), pipeline.graph(), EventId(Port("source", "out"), events // 2)
+    with closing(Log.at(url, "failing").open("failing")) as store:
+        asides = rows(lambda: [len(one.asides) for one in forward(store, taken).steps] == [4, 0])
+    costs = [(asides, rows.steps)]
+    costs.append((rows(lambda: [one.same for one in replay(graph, "kept", taken, log=url)] == [True]), rows.steps))
+    compared = rows(lambda: [one.same for one in diff(graph, "kept", log=url)] == [True] * events)
+    return [*costs, (compared, rows.steps)]
+
+
+def test_what_is_asked_does_not_cost_more_with_more_in_quarantine(tmp_path: Path, rows: Counting) -> None:
+    small = cost_with_quarantine(tmp_path / "small", 40, rows)
+    large = cost_with_quarantine(tmp_path / "large", 240, rows)
+    # All Input Sets are compared: of six times as many, six times as much.
+    for before, after, times in zip(small, large, (1, 1, 6)):
+        assert after[0] <= before[0] * times + 8
+        # What is found by halves takes a step more where there is twice as much.
+        assert after[1] <= before[1] * times * 1.5

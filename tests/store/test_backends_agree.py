@@ -135,6 +135,8 @@ def lineage_answers(store: KeptStore) -> dict[Any, Any]:
         "first inputs": {name: [store.first_inputs(name, number) for number, _ in asked] for name in OPERATORS},
         "reads of": {name: store.reads_of(name, InputSetId(1), 9) for name in OPERATORS},
         "label": {name: [store.label(name, number) for number, _ in asked] for name in OPERATORS},
+        "asides of": {name: [_plain(store.asides_of(name, *some)) for some in asked] for name in OPERATORS},
+        "retried as": {name: [store.retried_as(name, number) for number, _ in asked] for name in OPERATORS},
         "seen": {name: [store.seen(name, number) for number, _ in asked] for name in OPERATORS},
         "action": [store.read_action("reader", number) for number, _ in asked],
     }

@@ -4,7 +4,7 @@ import pytest
 
 from clew.errors import StaleWriter, UnexpectedRow, WrongLog
 from clew.ids import InputSetId, Port
-from clew.protocol.rows import DROPPED, Bodies, Every, Own, ReadActionRow, ReadEventRow, StateRow, WriteRow
+from clew.protocol.rows import DROPPED, AsideRow, Bodies, Every, Own, ReadActionRow, ReadEventRow, StateRow, WriteRow
 from clew.protocol.step import (
     AddReadAction,
     CompleteReadAction,
@@ -13,6 +13,8 @@ from clew.protocol.step import (
     FixSchema,
     LogReadEvent,
     LogStateEvent,
+    ResolveAside,
+    SetAside,
     SetOperator,
     StoreState,
     Write,
@@ -333,6 +335,29 @@ def test_write_actions_are_numbered_and_done_once(store: Store, pen: Pen) -> Non
     pen("sink", written(1), written(3))
     assert store.undone_writes(SINK_TABLE, 9) == []
     assert {row[1] for row in store.table("EVENT_LOG")} == {"done"}
+
+
+def test_what_was_set_aside_is_found_by_its_input_set_and_by_the_one_that_tries_it_again(
+    store: KeptStore, pen: Pen
+) -> None:
+    def aside(number: int, input_set: int, records: tuple[int, ...] | None) -> AsideRow:
+        return AsideRow(number, InputSetId(input_set), ("f", None), None, (("in", 1, 1, 1),), records, {"kind": "E"})
+
+    rows = (aside(1, 7, (0,)), aside(2, 5, None), aside(3, 7, (2,)), aside(4, 8, None))
+    pen("mapper", events(MAPPER_OUT, 1, 1), SetAside("mapper", rows))
+    pen("counter", SetAside("counter", (aside(1, 7, None),)))
+    pen("mapper", ResolveAside("mapper", 2, 9), ResolveAside("mapper", 3, None))
+
+    def found(first: int, count: int) -> list[tuple[int, int, str]]:
+        return [(one.number, one.input_set, one.status) for one in store.asides_of("mapper", InputSetId(first), count)]
+
+    assert found(7, 1) == [(1, 7, "held"), (3, 7, "dropped")]
+    assert found(5, 3) == [(1, 7, "held"), (2, 5, "retried"), (3, 7, "dropped")]
+    assert found(9, 5) == found(6, 1) == []
+    again = store.retried_as("mapper", InputSetId(9))
+    assert again == store.asides("mapper")[1]
+    assert store.retried_as("mapper", InputSetId(7)) is None
+    assert store.retried_as("counter", InputSetId(9)) is None
 
 
 def test_a_log_of_another_pipeline_is_refused(store: Store) -> None:

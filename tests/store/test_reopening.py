@@ -15,8 +15,8 @@ import pytest
 
 from clew.errors import NewerLog, StaleWriter, StoreFailed, UnexpectedRow, WrongLog
 from clew.ids import InputSetId
-from clew.protocol.rows import Own
-from clew.protocol.step import AddReadAction, FixSchema, LogReadEvent, StoreState
+from clew.protocol.rows import AsideRow, Own
+from clew.protocol.step import AddReadAction, FixSchema, LogReadEvent, ResolveAside, SetAside, StoreState
 from clew.store.sqlite import SqliteStore
 from tests.store.conftest import Place
 from tests.store.logs import (
@@ -40,8 +40,16 @@ from tests.store.logs import (
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def make_as_of_5(place: Place) -> None:
+    """Take from a log what version 6 has added."""
+    place.execute("DROP INDEX aside_set")
+    place.execute("DROP INDEX aside_retried")
+    place.execute("UPDATE meta SET value = '5' WHERE key = 'schema_version'")
+
+
 def make_as_of_4(place: Place) -> None:
-    """Take from a log what version 5 has added."""
+    """Take from a log what versions 5 and 6 have added."""
+    make_as_of_5(place)
     place.execute("DROP VIEW EVENT_LINEAGE")
     place.execute("DROP TABLE ordered_lineage")
     place.execute("CREATE VIEW EVENT_LINEAGE AS SELECT * FROM lineage")
@@ -92,6 +100,22 @@ def test_a_log_of_an_older_clew_is_brought_up_to_date(place: Place) -> None:
     pen("sink", ack(SINK_IN, 4, 2, Own(InputSetId(4))), finish("sink", 4, 2))
     again.collect()
     assert again.worn("sink").taken == {"in": 5}
+
+
+def test_what_was_set_aside_before_there_were_indexes_is_found_by_them(place: Place) -> None:
+    store = place.declared()
+    row = AsideRow(1, InputSetId(7), ("f", None), None, (("in", 1, 1, 1),), None, {"kind": "E"})
+    Pen(store)("mapper", SetAside("mapper", (row,)), ResolveAside("mapper", 1, 9))
+    before = store.asides("mapper")
+    store.close()
+
+    make_as_of_5(place)
+    again = place.declared()
+    assert again.asides_of("mapper", InputSetId(7), 1) == before
+    assert again.retried_as("mapper", InputSetId(9)) == before[0]
+    # They are there again.
+    place.execute("DROP INDEX aside_set")
+    place.execute("DROP INDEX aside_retried")
 
 
 def test_lineage_from_before_it_was_kept_in_order_is_told_with_what_comes_after(place: Place) -> None:
