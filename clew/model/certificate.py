@@ -169,6 +169,9 @@ class Certificate(Protocol):
     def answers(self, operator: str) -> Iterator[Answer]:
         """Yield the effects of side-effect reads by connection, and in the order in which they were logged."""
 
+    def asked(self, operator: str) -> Mapping[str, int]:
+        """Return the number of the last side-effect read, by connection."""
+
     def lookups(self, operator: str) -> Mapping[str, "Kept"]:
         """Return what the run has kept of the operator's lookups, by name."""
 

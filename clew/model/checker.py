@@ -15,7 +15,7 @@ from typing import Any
 from clew.ids import Port
 from clew.model.certificate import Certificate, EventWrong, Finding, Kept, Mistake, Sent, Verdict, undecided, wrong
 from clew.model.declared import as_of_code
-from clew.model.evidence import Gathering, stretches
+from clew.model.evidence import Gathering, answers_whole, stretches
 from clew.model.replay import Claim, Replay
 from clew.model.sinks import check_sinks
 from clew.model.sources import check_source
@@ -124,6 +124,8 @@ class Checker:
             for claim in claims:
                 own.take_made(claim.input_set)
             self._check_intact(spec)
+            for _ in self._compute.map(answers_whole(self._log, spec.name)):
+                pass
             own.finish_made()
 
     def _of_this_code(self, spec: OperatorSpec, claims: Iterator[Claim]) -> Iterator[Claim]:

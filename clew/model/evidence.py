@@ -8,7 +8,7 @@ import pyarrow as pa
 from clew.ids import EventId, Port
 from clew.model.certificate import Answer, Body, Certificate, EventWrong, Mistake, Sent
 from clew.model.replay import Claim
-from clew.model.work import Evidence, Stretch
+from clew.model.work import Evidence, IntactAnswers, Stretch
 from clew.pipeline.graph import OperatorSpec
 
 #: How many events one piece of work holds.
@@ -31,6 +31,31 @@ def stretches(certificate: Certificate, port: Port, schema: pa.Schema, sent: Ite
         bodies = bodies_of(certificate, port, batch[0].number, len(batch))
         rows = tuple(one.rows for one in batch)
         yield Stretch(port, batch[0].number, tuple(bodies), schema, certificate.root, rows)
+
+
+def answers_whole(certificate: Certificate, operator: str) -> Iterator[IntactAnswers]:
+    """Cut what an operator's side-effect reads found into pieces of work; raises EventWrong where one is missing."""
+    answers = _in_order(certificate, operator)
+    while batch := tuple(islice(answers, CHUNK_EVENTS)):
+        yield IntactAnswers(batch, certificate.root)
+
+
+def _in_order(certificate: Certificate, operator: str) -> Iterator[Answer]:
+    """Yield the answers of an operator, which are numbered from 1 on each connection, up to the last read."""
+    last: dict[str, int] = {}
+    for answer in certificate.answers(operator):
+        due = last.get(answer.connection, 0) + 1
+        if answer.action != due:
+            raise _no_answer(due, answer.connection)
+        last[answer.connection] = due
+        yield answer
+    for connection, asked in certificate.asked(operator).items():
+        if last.get(connection, 0) < asked:
+            raise _no_answer(last.get(connection, 0) + 1, connection)
+
+
+def _no_answer(action: int, connection: str) -> EventWrong:
+    return EventWrong("", f"the log has no answer of read action #{action} on {connection}")
 
 
 class Gathering:

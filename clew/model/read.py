@@ -424,6 +424,12 @@ class Log:
                 found = [Answer(connection, action, input_set, body) for body in _Run.of(columns).bodies()]
             yield from found
 
+    def asked(self, operator: str) -> dict[str, int]:
+        for (text,) in self._database.rows("SELECT context FROM latest_state WHERE operator = ?", operator):
+            with _reading("latest_state", operator):
+                return asked_of(json.loads(text))
+        return {}
+
     def lookups(self, operator: str) -> dict[str, Kept]:
         own = f"lookup:{operator}."
         found = {}
@@ -456,6 +462,11 @@ def changed_of(version: Any) -> Changed:
 def late_of(state: Any) -> dict[str, int]:
     """Return what the global state of an operator with windows has counted as late, by function."""
     return {name: own["late"] for name, own in state.items() if isinstance(own, dict) and "late" in own}
+
+
+def asked_of(context: Any) -> dict[str, int]:
+    """Return what the context of an operator says of its side-effect reads: the number of the last, by connection."""
+    return {connection: int(last) for connection, last in context["actions"].items()}
 
 
 def _taken(run: Sequence[Sequence[Any]]) -> Iterator[Taken]:

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from clew.ids import EventId, Port
-from clew.model.certificate import Body, EventWrong, Finding, Kept, wrong
+from clew.model.certificate import Answer, Body, EventWrong, Finding, Kept, wrong
 from clew.model.compare import number_of, numbers_of, rows_of, same_rows, shown, shown_apart, unmatched
 from clew.model.declared import courses
 from clew.model.interpret import Frames, Given, Made, as_sent, interpret, interpret_rows
-from clew.model.read import bytes_of, kept_records, records
+from clew.model.read import kept_records, records
 from clew.model.replay import Claim
 from clew.model.windows import Course, NoPlace, Records
 from clew.pipeline.graph import Graph, OperatorSpec
@@ -81,13 +81,25 @@ def as_told(table: pa.Table, rows: int, event: str) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Intact:
-    """See that bodies are those that were logged; raises EventWrong."""
+    """See that bodies are those that were logged, and hold as many records as is told; raises EventWrong."""
 
     stretch: Stretch
 
     def run(self, graph: Graph, frames: Frames | None) -> None:
-        for number, body in enumerate(self.stretch.bodies, self.stretch.first):
-            bytes_of(body, self.stretch.root, str(EventId(self.stretch.port, number)))
+        for _ in self.stretch.events():
+            pass
+
+
+@dataclass(frozen=True, slots=True)
+class IntactAnswers:
+    """See that what side-effect reads found is what was logged; raises EventWrong."""
+
+    answers: tuple[Answer, ...]
+    root: str | None
+
+    def run(self, graph: Graph, frames: Frames | None) -> None:
+        for answer in self.answers:
+            records(answer.body, self.root, None, f"read action #{answer.action} on {answer.connection}")
 
 
 @dataclass(frozen=True, slots=True)

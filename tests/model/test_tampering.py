@@ -306,6 +306,44 @@ def test_a_header_that_tells_of_other_records_than_the_body_holds(singles: Finis
     assert (found.expected, found.found) == ("3 in its header", "77")
 
 
+@pytest.mark.parametrize("operator", ["numbers", "rates"])
+def test_a_header_that_tells_of_other_records_where_nothing_can_be_computed_again(
+    tmp_path: Path, operator: str
+) -> None:
+    pipeline = Pipeline("observed")
+    seen = generator(lambda index: pa.table({"n": [index, index]}), 20, replayable=False)
+
+    @pipeline.operator(pipeline.source("numbers", seen))
+    def rates(table: pa.Table) -> pa.Table:
+        return table
+
+    pipeline.sink(rates, sqlite(tmp_path / "sink.db", table="rates"))
+    made = finished(pipeline, tmp_path)
+    assert explained(made.verify())
+    _edit_header(made, operator, 11, 77)
+    found = first(made.verify())
+    assert (found.operator, found.event) == (operator, f"{operator}.out#11")
+    assert (found.expected, found.found) == ("2 in its header", "77")
+
+
+@pytest.mark.parametrize(
+    ("statement", "fact"),
+    [
+        ("DELETE FROM read_event", "the log has no answer of read action #1 on rates"),
+        ("DELETE FROM read_event WHERE action = 3", "the log has no answer of read action #3 on rates"),
+        ("UPDATE read_event SET data = zeroblob(length(data)) WHERE action = 3", "its body in the log is damaged"),
+    ],
+)
+def test_an_answer_that_is_gone_or_damaged_where_nothing_can_be_computed_again(
+    tmp_path: Path, statement: str, fact: str
+) -> None:
+    made = finished(general(tmp_path, deterministic=False), tmp_path)
+    assert explained(made.verify())
+    made.change(statement)
+    found = only(made.verify())
+    assert (found.operator, found.fact) == ("rates", fact)
+
+
 def test_an_event_that_lineage_tells_of_and_that_was_never_sent(singles: Finished) -> None:
     singles.change("DELETE FROM sent WHERE operator = 'doubled' AND first >= 11")
     found = first(singles.verify())

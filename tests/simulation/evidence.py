@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from clew.ids import Port, writes_port
 from clew.model.certificate import Answer, Body, Changed, Kept, Logged, Sent, SetAside, Taken
-from clew.model.read import UNPLACED, changed_of, late_of
+from clew.model.read import UNPLACED, asked_of, changed_of, late_of
 from clew.pipeline.schema import from_bytes
 from clew.protocol.rows import Bodies
 from tests.simulation.journal import Journal
@@ -110,6 +110,10 @@ class Evidence:
             if name == operator and input_set is not None and row.effect is not None:
                 for body in self._bodies([row.effect]):
                     yield Answer(connection, action, input_set, body)
+
+    def asked(self, operator: str) -> dict[str, int]:
+        row = self._rows.states.get(operator)
+        return asked_of(row.context) if row is not None else {}
 
     def lookups(self, operator: str) -> dict[str, Kept]:
         return {name: Kept(row.digest, row.data) for (owner, name), row in self._lookups.items() if owner == operator}
