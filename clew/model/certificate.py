@@ -67,6 +67,8 @@ class SetAside:
     placed: bool = True
     #: Whether it was given up, so that nothing is made of it.
     dropped: bool = False
+    #: Whether the function failed on it; else it was cut off, or Spark gave it up.
+    failed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from clew.ids import Port
 from clew.model.certificate import Certificate, EventWrong, Finding, Kept, Mistake, Sent, Verdict, undecided, wrong
-from clew.model.declared import as_of_code
+from clew.model.declared import as_of_code, is_of_code
 from clew.model.evidence import Gathering, answers_whole, stretches
 from clew.model.replay import Claim, Replay
 from clew.model.sinks import check_sinks
@@ -179,6 +179,8 @@ class Checker:
             work = under_way.popleft()
             if result.finding is not None:
                 raise Mistake(as_of_code(spec, self._log, result.finding))
+            # A function that was mended since need not fail any more.
+            self._add(*result.unfailing if is_of_code(spec, self._log) else ())
             self._verdict.count("Output Sets", len(work.evidence))
             writes.check(work, result)
         gathering.finish()

@@ -124,12 +124,16 @@ def _is_pushed(name: str, names: Collection[str]) -> bool:
     return name in names and (not name.startswith("inner_") or _is_pushed(name.removeprefix("inner_"), names))
 
 
+def is_of_code(spec: OperatorSpec, certificate: Certificate) -> bool:
+    """Say whether an operator's code is still what the run had last, as far as the log says."""
+    return certificate.changed(spec.name).code in (None, spec.version["code"])
+
+
 def as_of_code(spec: OperatorSpec, certificate: Certificate, finding: Finding) -> Finding:
     """Return a finding for what it is worth where code gives something else than what was logged.
 
     If the code is another one than the run had, that may be why.
     """
-    had = certificate.changed(spec.name).code
-    if finding.weight != "wrong" or had is None or had == spec.version["code"]:
+    if finding.weight != "wrong" or is_of_code(spec, certificate):
         return finding
     return replace(finding, weight="undecided", fact=f"{finding.fact}; its code is another one than the run had")

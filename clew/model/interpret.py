@@ -25,6 +25,11 @@ from clew.pipeline.schema import conform, fixed, normalise
 #: only a caller that has Spark has one.
 Frames = Callable[[Callable[..., Any], Sequence[pa.Table]], Any]
 
+
+class NoResources(ClewError):
+    """The setup hook of a function fails, which is no mistake of what is computed."""
+
+
 #: The column that a row-local function of DataFrames finds beside its own: the Input Set of each record.
 TAG = "_clew_input_set"
 
@@ -114,10 +119,11 @@ def _tagged(table: pa.Table, number: int) -> pa.Table:
 def _framed(frames: Frames | None, given: Given, function: Generative, inputs: Sequence[pa.Table]) -> Any:
     """Call a function of DataFrames; lookups become DataFrames as its inputs do."""
     names = list(function.besides.lookups)
+    resources = _resources(function)
 
     def run(*all_frames: Any) -> Any:
         lookups = dict(zip(names, all_frames[len(inputs) :]))
-        return function.run(*all_frames[: len(inputs)], **function.besides.arguments(lookups, _resources(function)))
+        return function.run(*all_frames[: len(inputs)], **function.besides.arguments(lookups, resources))
 
     # The checker leaves operators of DataFrames alone where there is no Spark.
     assert frames is not None, f"{given.spec.name} takes Spark DataFrames, and there is no Spark here"
@@ -125,7 +131,12 @@ def _framed(frames: Frames | None, given: Given, function: Generative, inputs: S
 
 
 def _resources(function: Generative) -> Any:
-    return None if function.besides.setup is None else function.besides.setup.value()
+    if function.besides.setup is None:
+        return None
+    try:
+        return function.besides.setup.value()
+    except Exception as error:
+        raise NoResources(f"{type(error).__name__}: {error}") from error
 
 
 class _Context:

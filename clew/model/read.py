@@ -339,13 +339,14 @@ class Log:
     def asides(self, operator: str) -> Iterator[SetAside]:
         if self.version < 2:
             return
-        sql = "SELECT number, input_set, records, status, label FROM aside WHERE operator = ? ORDER BY number"
-        for number, input_set, records, status, label in self._database.rows(sql, operator):
+        sql = "SELECT number, input_set, records, status, label, error FROM aside WHERE operator = ? ORDER BY number"
+        for number, input_set, records, status, label, error in self._database.rows(sql, operator):
             with _reading("aside", operator):
                 places = None if records is None else tuple(map(int, json.loads(records)))
                 placed = json.loads(label)[0] != UNPLACED
                 resolved, dropped = status in ("retried", "dropped"), status == "dropped"
-                aside = SetAside(int(number), int(input_set), places, resolved, placed, dropped)
+                failed = has_failed(json.loads(error))
+                aside = SetAside(int(number), int(input_set), places, resolved, placed, dropped, failed)
             yield aside
 
     def late(self, operator: str) -> dict[str, int]:
@@ -452,6 +453,11 @@ class Log:
     def pending(self, source: str) -> bool:
         sql = "SELECT 1 FROM read_event WHERE operator = ? AND input_set IS NULL AND lengths IS NOT NULL"
         return any(True for _ in self._database.rows(sql, source))
+
+
+def has_failed(error: Any) -> bool:
+    """Say whether the function failed where something was set aside with this error."""
+    return error["kind"] not in ("TurnTimedOut", "EngineFailed")
 
 
 def changed_of(version: Any) -> Changed:

@@ -41,6 +41,8 @@ class Claim:
     #: Records that were set aside: their places in the event. An Input Set that was set aside whole makes nothing.
     without: tuple[int, ...] = ()
     aside: bool = False
+    #: What of it the function failed on, and was given up: the places of records, or None for all of it.
+    dropped: tuple[tuple[int, ...] | None, ...] = ()
     #: By output port: (first event, count).
     outputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -194,7 +196,9 @@ class Replay:
                     f"{self._spec.name}#{number}, which was set aside, was tried again as another Input Set",
                     expected=f"{self._last_set}", found=f"{input_set}",
                 )  # fmt: skip
-            again = replace(claim, input_set=input_set, records=self._of_aside(claim, aside), without=(), aside=False)
+            again = replace(
+                claim, input_set=input_set, records=self._of_aside(claim, aside), without=(), aside=False, dropped=()
+            )
             self._rejoined |= {(port, n, input_set) for port, first, c in claim.spans for n in range(first, first + c)}
             outputs = {port: lineage.of(input_set) for port, lineage in self._outputs.items()}
             if claim.state is not None:
@@ -217,7 +221,8 @@ class Replay:
         places = tuple(place for aside in found for place in aside.records or ())
         whole = any(aside.records is None or (claim.records is not None and aside.records == self._places(claim))
                     for aside in found)  # fmt: skip
-        claim = replace(claim, without=() if whole else places, aside=whole)
+        dropped = tuple(aside.records for aside in found if aside.dropped and aside.failed)
+        claim = replace(claim, without=() if whole else places, aside=whole, dropped=dropped)
         for aside in found:
             self._aside_claims[aside.number] = (aside, claim)
         return claim

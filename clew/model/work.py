@@ -5,7 +5,7 @@ the outside is in `holdings`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain, groupby
 from typing import Any, Protocol
@@ -13,15 +13,16 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from clew.ids import EventId, Port
-from clew.model.certificate import Answer, Body, EventWrong, Finding, Kept, wrong
+from clew.model.certificate import Answer, Body, EventWrong, Finding, Kept, undecided, wrong
 from clew.model.compare import number_of, numbers_of, rows_of, same_rows, shown, shown_apart, unmatched
 from clew.model.declared import courses
-from clew.model.interpret import Frames, Given, Made, as_sent, interpret, interpret_rows
+from clew.model.interpret import Frames, Given, Made, NoResources, as_sent, interpret, interpret_rows
 from clew.model.read import kept_records, records
 from clew.model.replay import Claim
 from clew.model.windows import Course, NoPlace, Records
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.pipeline.lookups import Content
+from clew.pipeline.schema import untyped
 
 
 class Work(Protocol):
@@ -141,6 +142,8 @@ class Recomputed:
     finding: Finding | None
     #: By connection: (index of the claim, number of the write's records).
     writes: Mapping[str, tuple[tuple[int, int], ...]]
+    #: What was given up though the function does not fail on it.
+    unfailing: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +160,16 @@ class Recompute:
     def run(self, graph: Graph, frames: Frames | None) -> Recomputed:
         spec = graph.operators[self.operator]
         writes: dict[str, list[tuple[int, int]]] = {}
+        unfailing: list[Finding] = []
         made = self._made(spec, frames)
         for index, one in enumerate(self.evidence):
             try:
                 again = next(made)
                 finding = self._compare(spec, one, again, partial(self.again, spec, one, frames))
+                unfailing += self._unfailing(spec, one, frames)
+            except NoResources as error:
+                fact = f"its setup hook fails now, so that its Output Sets cannot be computed again: {error}"
+                finding = undecided(spec.name, fact)
             except EventWrong as error:
                 finding = error.finding(self.operator, input_set=one.claim.input_set)
             except Exception as error:
@@ -170,11 +178,49 @@ class Recompute:
                 return Recomputed(finding, {})
             for connection, tables in again.writes.items():
                 writes.setdefault(connection, []).extend((index, digest(table)) for table in tables)
-        return Recomputed(None, {name: tuple(found) for name, found in writes.items()})
+        return Recomputed(None, {name: tuple(found) for name, found in writes.items()}, tuple(unfailing))
 
     def again(self, spec: OperatorSpec, one: Evidence, frames: Frames | None) -> Made:
         """Compute one claim by itself; what was set aside makes nothing."""
         return Made() if one.claim.aside else interpret(self._given(spec, one), frames)
+
+    def _unfailing(self, spec: OperatorSpec, one: Evidence, frames: Frames | None) -> Iterator[Finding]:
+        """Try what was given up, each record by itself: say of what the function does not fail on."""
+        for dropped in one.claim.dropped:
+            for place in (None,) if dropped is None else dropped:
+                if not self._fails(spec, self._whole(one, place), frames):
+                    what = "it" if place is None else f"its record {place}"
+                    fact = (
+                        f"{what} was set aside and dropped, and the function does not fail on it now: either it is not "
+                        "deterministic, or its surroundings failed"
+                    )
+                    yield undecided(spec.name, fact, event=_first_event(spec, one.claim), input_set=one.claim.input_set)
+
+    def _whole(self, one: Evidence, place: int | None) -> Evidence:
+        """Return what was set aside as an Input Set of its own: all that the claim has, or one record."""
+        claim = replace(one.claim, without=())
+        if place is not None:
+            (port, number, _), *_ = claim.spans
+            claim = replace(claim, records={(port, number): (place,)})
+        return replace(one, claim=claim)
+
+    def _fails(self, spec: OperatorSpec, one: Evidence, frames: Frames | None) -> bool:
+        """Say whether the function fails, or gives what its ports cannot carry."""
+        given = self._given(spec, one)
+        try:
+            made = interpret(given, frames)
+            sent = all(self._is_sent(spec, port, table) for port, made_of in made.outputs.items() for table in made_of)
+        except NoResources:
+            raise
+        except Exception:
+            # Somebody's own code may fail in any way.
+            return True
+        return not sent or not made.writes.keys() <= spec.sinks.keys()
+
+    def _is_sent(self, spec: OperatorSpec, port: str, table: pa.Table) -> bool:
+        """Say whether a port would send records; columns of no type it may not have, if these were its first."""
+        as_sent(table, self.outputs.get(port, spec.schemas.get(port)), port)
+        return port in spec.outputs and not untyped(table.schema)
 
     def _made(self, spec: OperatorSpec, frames: Frames | None) -> Iterator[Made]:
         """Compute all claims; those of a row-local function together, as far as they stand together."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from clew.ids import Port, writes_port
 from clew.model.certificate import Answer, Body, Changed, Kept, Logged, Sent, SetAside, Taken
-from clew.model.read import UNPLACED, asked_of, changed_of, late_of
+from clew.model.read import UNPLACED, asked_of, changed_of, has_failed, late_of
 from clew.pipeline.schema import from_bytes
 from clew.protocol.rows import Bodies
 from tests.simulation.journal import Journal
@@ -71,7 +71,8 @@ class Evidence:
     def asides(self, operator: str) -> Iterator[SetAside]:
         for number, row in sorted(self._rows.asides.get(operator, {}).items()):
             resolved, dropped = row.status in ("retried", "dropped"), row.status == "dropped"
-            yield SetAside(number, row.input_set, row.records, resolved, row.label[0] != UNPLACED, dropped)
+            placed, failed = row.label[0] != UNPLACED, has_failed(row.error)
+            yield SetAside(number, row.input_set, row.records, resolved, placed, dropped, failed)
 
     def late(self, operator: str) -> dict[str, int]:
         row = self._rows.states.get(operator)
