@@ -30,8 +30,25 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    values: list[Any] = column.to_pylist()
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        values = [_value(scalar) for scalar in column]
     return values if _is_plain(column.type) else [_plain(value) for value in values]
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """Return a value as Python has it; a date or time before its year 1, or after its year 9999, as text."""
+    if isinstance(scalar, pa.MapScalar | pa.ListScalar | pa.StructScalar) and scalar.is_valid:
+        if isinstance(scalar, pa.MapScalar):
+            return [(_value(entry["key"]), _value(entry["value"])) for entry in scalar.values]
+        if isinstance(scalar, pa.ListScalar):
+            return [_value(part) for part in scalar.values]
+        return {name: _value(part) for name, part in scalar.items()}
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        return str(scalar.cast(pa.string()))
 
 
 def _is_plain(kind: pa.DataType) -> bool:

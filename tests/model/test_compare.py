@@ -1,8 +1,15 @@
-"""What a finding shows of two sequences of records that differ."""
+"""Which records are the same, and what a finding shows of two sequences of them that differ."""
 
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
-from clew.model.compare import shown_apart
+from clew import Pipeline
+from clew.connectors import files, generator
+from clew.model.compare import numbers_of, rows_of, shown, shown_apart
+from tests.model.runs import explained, finished, first
 
 FIVE = [(number,) for number in range(5)]
 
@@ -21,3 +28,43 @@ def test_a_finding_begins_with_the_first_record_that_differs(
 ) -> None:
     """Of many records, the first ones are the same, and would tell nothing."""
     assert shown_apart(FIVE, found, ["n"]) == (expected_told, found_told)
+
+
+#: When the year 10000 begins: the dates of Python end before it.
+FAR = 253_402_300_800_000_000
+
+TIMES = pa.timestamp("us")
+
+
+def test_times_that_python_has_no_dates_for_are_compared_and_shown() -> None:
+    near, far = pa.table({"t": pa.array([0], TIMES)}), pa.table({"t": pa.array([FAR], TIMES)})
+    both = pa.concat_tables([near, far])
+    # The same record has the same number, whatever stands beside it.
+    assert [*numbers_of(both)] == [*numbers_of(near), *numbers_of(far)]
+    assert rows_of(both) == [*rows_of(near), *rows_of(far)]
+    assert numbers_of(far) != numbers_of(pa.table({"t": pa.array([FAR + 1], TIMES)}))
+    assert shown(rows_of(far), ["t"]) == "t '10000-01-01 00:00:00.000000'"
+
+
+def test_such_times_may_be_parts_of_others() -> None:
+    kinds = pa.struct(
+        [("list", pa.list_(TIMES)), ("map", pa.map_(pa.date32(), TIMES)), ("day", pa.date32()), ("none", TIMES)]
+    )
+    far = {"list": [FAR, None], "map": [(2_932_897, FAR)], "day": -2_932_897, "none": None}
+    near = {"list": [0], "map": [(0, 0)], "day": 0, "none": None}
+    tables = [pa.table({"of": pa.array(values, kinds)}) for values in ([near], [far, None], [near, far, None])]
+    assert rows_of(tables[2]) == [*rows_of(tables[0]), *rows_of(tables[1])]
+    told = shown(rows_of(tables[1]), ["of"])
+    assert told.count("10000-01-01") == 3
+    assert told.count("-6060-01-02") == 1
+
+
+def test_a_run_with_such_times_is_explained(tmp_path: Path) -> None:
+    times = pa.table({"t": pa.array([FAR, 0], TIMES), "d": pa.array([2_932_897, 0], pa.date32())})
+    pipeline = Pipeline("far")
+    pipeline.source("times", generator(lambda index: times, 3)).sink(files(tmp_path / "out"), name="kept")
+    made = finished(pipeline, tmp_path)
+    assert explained(made.verify())
+    file = min((tmp_path / "out").glob("*.parquet"))
+    pa.parquet.write_table(times.slice(1), file)
+    assert first(made.verify()).expected == "t '10000-01-01 00:00:00.000000', d '10000-01-01'"
