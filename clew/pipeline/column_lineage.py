@@ -71,8 +71,8 @@ def _direct(spec: OperatorSpec, output: str, inputs: Schemas) -> Iterator[tuple[
         elif isinstance(function.run, Join):
             yield from _joined(function.run, spec, function, inputs)
         else:
-            for port, schema in inputs.items():
-                known = dependencies(spec, function, port, schema).columns
+            for port in inputs:
+                known = dependencies(spec, function, port, inputs).columns
                 yield from ((made, ColumnUse(port, name, "identity")) for made, name in known.items())
 
 

@@ -7,6 +7,7 @@ of an event that belong to another Input Set are left out, which the paper leave
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,18 @@ EVENT, PLACE = "⟨clew event⟩", "⟨clew record⟩"
 
 
 @dataclass(frozen=True)
+class Alone:
+    """What ties a record to its output where a join has joined it with nothing, since a null is equal to no key."""
+
+    #: A null in one of these columns of the output says so.
+    keys: Sequence[str]
+    #: Column of the output -> column of the input.
+    columns: Mapping[str, str]
+    #: The columns of the output that come from the other input: they hold nothing then.
+    beside: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Dependencies:
     """What ties the records of one input port to those of an output."""
 
@@ -34,11 +47,14 @@ class Dependencies:
     columns: Mapping[str, str] = field(default_factory=dict)
     #: Whether the n-th record of the output is made of the n-th of the input.
     by_place: bool = False
+    #: What holds for records of the output with a null in what is joined on, instead of `columns`.
+    alone: Alone | None = None
 
 
-def dependencies(spec: OperatorSpec, function: Generative, port: str, schema: pa.Schema) -> Dependencies:
-    """Return what is known of one input port, whose records have this schema."""
-    own = {name: name for name in schema.names}
+def dependencies(spec: OperatorSpec, function: Generative, port: str, inputs: Mapping[str, pa.Schema]) -> Dependencies:
+    """Return what is known of one input port; the schemas are those of the records of the ports, as far as known."""
+    names = inputs[port].names
+    own = _same(names)
     run = function.run
     if isinstance(run, Enriched):
         return Dependencies(_declared(spec, port), by_place=True)
@@ -48,11 +64,27 @@ def dependencies(spec: OperatorSpec, function: Generative, port: str, schema: pa
         return Dependencies(own) if run.verb == "filter" else Dependencies(_declared(spec, port), run.verb == "map")
     if isinstance(run, Aggregate):
         # Records that are in a window already are grouped by its bounds too.
-        return Dependencies({name: name for name in (*BOUNDS, *run.by) if name in schema.names})
+        return Dependencies(_same(name for name in (*BOUNDS, *run.by) if name in names))
     if isinstance(run, Join):
-        first = port == next(iter(spec.inputs))
-        return Dependencies(own if first else {name: name for name in run.on})
+        left, right = ([] if schema is None else schema.names for schema in map(inputs.get, spec.inputs))
+        return _of_left(run, left, right) if port == next(iter(spec.inputs)) else _of_right(run, left, right)
     return Dependencies(_declared(spec, port))
+
+
+def _same(names: Iterable[str]) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+def _of_left(run: Join, left: Sequence[str], right: Sequence[str]) -> Dependencies:
+    beside = tuple(run.renamed(left, right).values())
+    return Dependencies(_same(left), alone=Alone(run.on, _same(left), beside))
+
+
+def _of_right(run: Join, left: Sequence[str], right: Sequence[str]) -> Dependencies:
+    renamed = run.renamed(left, right)
+    shared = [name for name in right if name not in renamed]
+    columns = _same(shared) | {made: name for name, made in renamed.items()}
+    return Dependencies(_same(run.on), alone=Alone(run.on, columns, [name for name in left if name not in shared]))
 
 
 def _declared(spec: OperatorSpec, port: str) -> Mapping[str, str]:
@@ -103,25 +135,43 @@ def contributing(
     if makers is None and of.by_place and made.num_rows == given.num_rows:
         makers = range(made.num_rows)
     wanted = made.take(pa.array(places, pa.int64()))
-    ties = []
+    if of.alone is not None:
+        without_key, alone = _without_key(of.alone, wanted)
+        found = [
+            _tied(_ties(of.columns, given, wanted.filter(pc.invert(without_key))), given),
+            _tied(_ties(of.alone.columns, given, wanted.filter(alone)), given),
+        ]
+        return given.take(pa.concat_arrays(found).unique().sort())
+    ties = _ties(of.columns, given, wanted)
     if makers is not None:
         of_wanted = pa.array([makers[place] for place in places], pa.int64())
-        ties = [(pa.chunked_array([pa.arange(0, given.num_rows)]), pa.chunked_array([of_wanted]))]
-    ties += [
+        ties = [(pa.chunked_array([pa.arange(0, given.num_rows)]), pa.chunked_array([of_wanted])), *ties]
+    return given.take(_tied(ties, given))
+
+
+def _without_key(alone: Alone, wanted: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Say of each record whether it has a null in what is joined on, and whether it is also of no other input."""
+    without_key = reduce(pc.or_, [pc.is_null(wanted[name]) for name in alone.keys])
+    return without_key, reduce(pc.and_, [without_key, *(pc.is_null(wanted[name]) for name in alone.beside)])
+
+
+#: The values of a column of the given records, and those of the records that are wanted.
+Tie = tuple[pa.ChunkedArray, pa.ChunkedArray]
+
+
+def _ties(columns: Mapping[str, str], given: pa.Table, wanted: pa.Table) -> list[Tie]:
+    return [
         (given[column], wanted[output])
-        for output, column in of.columns.items()
+        for output, column in columns.items()
         if output in wanted.column_names and column in given.column_names
     ]
-    return given.take(_tied(ties, len(places), given.num_rows))
 
 
-def _tied(ties: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]], wanted: int, given: int) -> pa.Array:
-    """Return the places of the given records that have, in all columns at once, the values of one that is wanted.
-
-    A column has the values of the given records, and of those wanted.
-    """
+def _tied(ties: Sequence[Tie], given: pa.Table) -> pa.Array:
+    """Return the places of the given records that have, in all columns at once, the values of one that is wanted."""
+    left = pa.arange(0, given.num_rows)
     # A combination of values is known by a number, which those that are wanted and those given share.
-    left, numbers, numbers_wanted = pa.arange(0, given), _zeros(given), _zeros(wanted)
+    numbers, numbers_wanted = _zeros(given.num_rows), _zeros(len(ties[0][1]) if ties else 0)
     for values, values_wanted in ties:
         own, own_wanted, many = _numbered(values.take(left), values_wanted)
         found = pc.is_valid(own)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,9 @@ from clew.store.base import KeptStore
 
 #: Places of records, by event.
 Places = Mapping[EventId, tuple[int, ...]]
-
+#: By input port: records, and their schemas.
+Tables = Mapping[str, pa.Table]
+Schemas = Mapping[str, pa.Schema]
 
 #: Finds, for records of the Output Set of an Input Set, those of some of its events that can have a part in them.
 Find = Callable[[str, InputSetId, Sequence[EventId], Places], dict[EventId, set[int]]]
@@ -40,7 +42,7 @@ def contributions(graph: Graph, store: KeptStore, root: str | None, widened: set
 
     # Records of one Output Set are asked for one after the other.
     @lru_cache(maxsize=4)
-    def read(operator: str, input_set: InputSetId) -> tuple[Past, dict[str, pa.Table]] | None:
+    def read(operator: str, input_set: InputSetId) -> tuple[Past, Tables, Schemas] | None:
         spec = graph.operators.get(operator)
         if spec is None or not made_as_now(spec, versions, input_set):
             widened.add((operator, input_set))
@@ -50,7 +52,7 @@ def contributions(graph: Graph, store: KeptStore, root: str | None, widened: set
             one = past(graph, store, operator, input_set, root)
         except SetExpired:
             return None
-        return one, _tables(one, store)
+        return one, _tables(one, store), _schemas(graph, store, one)
 
     @lru_cache(maxsize=64)
     def of(event: EventId) -> pa.Table:
@@ -96,13 +98,24 @@ def _schema(store: KeptStore, port: Port) -> pa.Schema | None:
     return None if stored is None else from_bytes(stored)
 
 
+def _schemas(graph: Graph, store: KeptStore, one: Past) -> Schemas:
+    """Return the schemas of the records that the function of an Input Set saw, by port, as far as they are known."""
+    window = one.spec.function(one.work.function).window
+    known = {port: graph.schema(sender, partial(_schema, store)) for port, sender in one.spec.inputs.items()}
+    return {
+        port: schema if one.spec.general is not None else window.extend(schema)
+        for port, schema in known.items()
+        if schema is not None
+    }
+
+
 def _narrowed(
-    one: Past, tables: Mapping[str, pa.Table], made: pa.Table, places: tuple[int, ...], makers: tuple[int, ...] | None
+    one: Past, tables: Tables, schemas: Schemas, made: pa.Table, places: tuple[int, ...], makers: tuple[int, ...] | None
 ) -> dict[EventId, set[int]]:
     """Return the records of an Input Set that windows and attribute dependencies leave for some of an event."""
     found: dict[EventId, set[int]] = {}
     for port, table in tables.items():
-        known = dependencies(one.spec, one.spec.function(one.work.function), port, table.schema)
+        known = dependencies(one.spec, one.spec.function(one.work.function), port, schemas)
         chosen = contributing(known, made, places, table, makers)
         for number, place in zip(chosen[EVENT].to_pylist(), chosen[PLACE].to_pylist()):
             found.setdefault(EventId(one.spec.inputs[port], number), set()).add(place)
@@ -123,7 +136,7 @@ def _named(row: WriteRow, places: tuple[int, ...], of: Callable[[EventId], pa.Ta
     return found
 
 
-def _tables(one: Past, store: KeptStore) -> dict[str, pa.Table]:
+def _tables(one: Past, store: KeptStore) -> Tables:
     """Return the records of an Input Set by port, as its function saw them, each with where it comes from."""
     window = one.spec.function(one.work.function).window
     events: dict[str, list[tuple[int, pa.Table]]] = {}

@@ -358,3 +358,30 @@ def test_several_records_that_are_wanted_are_followed_each_by_all_its_columns(tm
     for place, row in enumerate(read("by_joined#1")):
         both = expected(1, row["even"], above=False) | expected(2, row["even"], above=False)
         assert origins("by_joined#1", place) == both
+
+
+@pytest.mark.parametrize("how", ["left", "full"])
+@pytest.mark.parametrize("nothing", [7, None])
+def test_a_record_whose_key_is_null_is_joined_with_nothing(tmp_path: Path, how: Any, nothing: int | None) -> None:
+    """Also where the records of the other side have nothing but nulls, but for those that are just like it."""
+    pipeline = Pipeline("nulls")
+    left = pa.table({"k": [None, "x", None], "j": [1, 2, 3], "l": pa.array([1, 2, nothing], pa.int64())})
+    right = pa.table({"k": [None, "x"], "j": [1, 2], "l": [3, 4], "r": pa.array([nothing, 4], pa.int64())})
+    a, b = (pipeline.source(name, generator([table].__getitem__, 1)) for name, table in (("a", left), ("b", right)))
+    pipeline.sink(a.join(b, on=["k", "j"], how=how, window=Count(2), name="both"), files(tmp_path / "out"))
+    graph, log = pipeline.graph(), f"sqlite:///{tmp_path / 'log.db'}"
+    run(pipeline, log=log, engine="inline")
+    shown = []
+    for place, record in enumerate(records_of(graph, "both#1", log=log).to_pylist()):
+        found = trace_record(graph, "both#1", place, log=log).records
+        shown.append((list(record.values()), {str(one): places for one, places in found.items() if one.number == 1}))
+        del shown[-1][1]["both.out#1"]
+    assert sorted(shown, key=repr) == sorted(
+        [
+            ([None, 1, 1, None, None], {"a.out#1": (0,)}),
+            (["x", 2, 2, 4, 4], {"a.out#1": (1,), "b.out#1": (1,)}),
+            ([None, 3, nothing, None, None], {"a.out#1": (2,)}),
+            *([([None, 1, None, 3, nothing], {"b.out#1": (0,)})] if how == "full" else []),
+        ],
+        key=repr,
+    )
