@@ -34,7 +34,7 @@ from clew.place import Log, masked
 from clew.protocol.rows import DROPPED, AsideStatus
 from clew.provenance.records import RecordTrace, records_back, records_forward
 from clew.run import engine_for
-from clew.runtime.contributions import contributions
+from clew.runtime.contributions import Notes, contributions
 from clew.runtime.engine import Engine
 from clew.runtime.past import Past, has_one_event, past, records, run_again
 from clew.runtime.task import Failure
@@ -125,15 +125,15 @@ def trace_record(
 
         if not 0 <= place < rows(start):
             raise NoSuchRecord(start.told, place, rows(start))
-        widened: set[tuple[str, InputSetId]] = set()
-        find = contributions(graph, store, root.bodies, widened)
+        notes = Notes()
+        find = contributions(graph, store, root.bodies, notes)
 
         def narrow(step: Step, outputs: Mapping[EventId, tuple[int, ...]]) -> dict[EventId, tuple[int, ...]]:
             return _places(find(step.operator, step.input_set, step.inputs, outputs))
 
         back = direction == "back"
         found = records_back(trace, place, narrow) if back else records_forward(trace, place, rows, narrow)
-        return replace(found, widened=tuple(sorted(widened)))
+        return replace(found, widened=tuple(sorted(notes.widened)), changed=tuple(sorted(notes.changed)))
 
 
 def _event(graph: Graph, given: EventId | str) -> EventId:

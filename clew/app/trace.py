@@ -109,7 +109,8 @@ def _trace_record(
             found = trace_record(graph, event, record, port, direction=direction, **given)
         if as_json:
             places = {str(event): list(places) for event, places in found.records.items()}
-            whole = [{"operator": operator, "input_set": number} for operator, number in found.widened]
+            sets = sorted({*found.widened, *found.changed})
+            whole = [{"operator": operator, "input_set": number} for operator, number in sets]
             print_json({**_as_json(found.trace), "records": places, "not_narrowed": whole})
             return
         for one in _by_port(found):
@@ -117,9 +118,15 @@ def _trace_record(
             for line in _shown_records(graph, one, given):
                 typer.echo(f"  {line}")
         _tell_ends(found.trace)
-        for operator, sets in _by_operator(found.widened).items():
-            what = f"Input Set{'s' if len(sets) > 1 else ''} {_ranges(sets)} of {operator}"
-            typer.echo(f"all records of {what} are shown: it was declared otherwise then")
+        _tell_whole(found.widened, "it was declared otherwise then")
+        _tell_whole(found.changed, "run again, it does not give what it gave then; clew replay shows both")
+
+
+def _tell_whole(sets: Iterable[tuple[str, int]], why: str) -> None:
+    """Say of which Input Sets nothing is left out."""
+    for operator, own in _by_operator(sets).items():
+        what = f"Input Set{'s' if len(own) > 1 else ''} {_ranges(own)} of {operator}"
+        typer.echo(f"all records of {what} are shown: {why}")
 
 
 def _one_form(mermaid: bool, as_json: bool) -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from clew.errors import GraphError
 from clew.pipeline.enriched import Enriched
-from clew.pipeline.equality import equated
+from clew.pipeline.equality import comparable, equated
 from clew.pipeline.functions import Aggregate, Join, Union
 from clew.pipeline.graph import Generative, OperatorSpec
 from clew.pipeline.operators import LateRecords
@@ -202,19 +202,10 @@ def _numbered(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> tuple[pa.Arra
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         # Lists and structs are not looked up by Arrow.
         numbers: dict[Any, int] = {}
-        of_wanted = [numbers.setdefault(_comparable(value), len(numbers)) for value in wanted.to_pylist()]
-        of_values = [numbers.get(_comparable(value)) for value in values.to_pylist()]
+        of_wanted = [numbers.setdefault(comparable(value), len(numbers)) for value in wanted.to_pylist()]
+        of_values = [numbers.get(comparable(value)) for value in values.to_pylist()]
         return pa.array(of_values, pa.int64()), pa.array(of_wanted, pa.int64()), len(numbers)
 
 
 def _found(values: pa.ChunkedArray, known: pa.Array) -> pa.Array:
     return pc.index_in(values, known, skip_nulls=False).combine_chunks()
-
-
-def _comparable(value: Any) -> Any:
-    """Return what is equal for values that are the same, down to the innermost; Python takes no NaN for another."""
-    if isinstance(value, Mapping):
-        return tuple((key, _comparable(inner)) for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(map(_comparable, value))
-    return "NaN" if isinstance(value, float) and value != value else value

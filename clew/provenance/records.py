@@ -21,6 +21,8 @@ class RecordTrace:
     records: Mapping[EventId, tuple[int, ...]]
     #: Input Sets, by operator, of whose events all records are here: their operator was another one then.
     widened: tuple[tuple[str, InputSetId], ...] = ()
+    #: Those of which all records are here because their operator, run again, gives other records than it gave.
+    changed: tuple[tuple[str, InputSetId], ...] = ()
 
 
 def records_back(trace: Trace, place: int, narrow: Narrow) -> RecordTrace:

@@ -1,7 +1,7 @@
 """Which records of an Input Set can have contributed to some of its Output Set, by the log and the declarations."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, wraps
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 from clew.errors import GraphError, SetExpired
 from clew.ids import WRITES, EventId, InputSetId, Port
 from clew.pipeline.dependencies import EVENT, PLACE, contributing, dependencies, placed
+from clew.pipeline.equality import same_records
 from clew.pipeline.graph import Graph, OperatorSpec
 from clew.pipeline.misfits import misnamed
 from clew.pipeline.records import PerRecord
@@ -32,11 +33,21 @@ Schemas = Mapping[str, pa.Schema]
 Find = Callable[[str, InputSetId, Sequence[EventId], Places], dict[EventId, set[int]]]
 
 
-def contributions(graph: Graph, store: KeptStore, root: str | None, widened: set[tuple[str, InputSetId]]) -> Find:
+@dataclass
+class Notes:
+    """What whoever reads the answers must know of them: filled as records are asked for."""
+
+    #: Input Sets, by operator, of which all records are found: their operator was declared otherwise then,
+    widened: set[tuple[str, InputSetId]] = field(default_factory=set)
+    #: or gives other records now, though it is declared deterministic.
+    changed: set[tuple[str, InputSetId]] = field(default_factory=set)
+
+
+def contributions(graph: Graph, store: KeptStore, root: str | None, notes: Notes) -> Find:
     """Return what finds records that contributed.
 
     What an operator is declared to be now tells nothing of Output Sets that were made when it was something else, and
-    of what collection has worn not all is known: of these all records are found. Of the former `widened` is told.
+    of what collection has worn not all is known: of these all records are found. Of the former `notes` tell.
     """
     versions = store.versions()
 
@@ -45,7 +56,7 @@ def contributions(graph: Graph, store: KeptStore, root: str | None, widened: set
     def read(operator: str, input_set: InputSetId) -> tuple[Past, Tables, Schemas] | None:
         spec = graph.operators.get(operator)
         if spec is None or not made_as_now(spec, versions, input_set):
-            widened.add((operator, input_set))
+            notes.widened.add((operator, input_set))
             return None
         _check_declared(spec, store)
         try:
@@ -61,7 +72,7 @@ def contributions(graph: Graph, store: KeptStore, root: str | None, widened: set
     @lru_cache(maxsize=4)
     def makers(operator: str, input_set: InputSetId) -> tuple[int, ...] | None:
         known = read(operator, input_set)
-        return None if known is None else _makers(graph, store, root, known[0])
+        return None if known is None else _makers(graph, store, root, known[0], notes)
 
     def find(
         operator: str, input_set: InputSetId, inputs: Sequence[EventId], outputs: Places
@@ -160,7 +171,7 @@ def _own(table: pa.Table, one: Past) -> pa.Table:
     return table.take(pa.array([place for place in places if place not in one.without], pa.int64()))
 
 
-def _makers(graph: Graph, store: KeptStore, root: str | None, one: Past) -> tuple[int, ...] | None:
+def _makers(graph: Graph, store: KeptStore, root: str | None, one: Past, notes: Notes) -> tuple[int, ...] | None:
     """Return of which record of its event each record is that a flat_map made; None where that cannot be told.
 
     It is run again, which tells it where it is declared deterministic and gives what it gave.
@@ -175,13 +186,19 @@ def _makers(graph: Graph, store: KeptStore, root: str | None, one: Past) -> tupl
 
     @wraps(run.function)
     def counted(*record: Any, **given: Any) -> list[Any]:
+        # It may fail on a record, which is set aside.
+        counts.append(0)
         own = list(run.function(*record, **given) or ())
-        counts.append(len(own))
+        counts[-1] = len(own)
         return own
 
     spec = replace(one.spec, functions=(replace(function, run=replace(run, function=counted)),))
     engine = InlineEngine(replace(graph, operators={**graph.operators, spec.name: spec}))
     (result,) = run_again(store, engine, [replace(one, spec=spec)], root)
     made = () if isinstance(result, Failure) else result.get(events[0].port.name, ())
-    same = len(made) == 1 and made[0].num_rows == sum(counts) and made[0].equals(records(store, events[0], root))
-    return tuple(place for place, count in enumerate(counts) for _ in range(count)) if same else None
+    places = range(len(counts)) if one.work.only is None else one.work.only
+    known = [count for place, count in zip(places, counts) if place not in one.without]
+    if len(made) == 1 and made[0].num_rows == sum(known) and same_records(made[0], records(store, events[0], root)):
+        return tuple(place for place, count in enumerate(known) for _ in range(count))
+    notes.changed.add((spec.name, one.work.number))
+    return None

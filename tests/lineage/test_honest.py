@@ -161,6 +161,28 @@ pipeline.sink(total, files("HERE/out"))
     assert '"not_narrowed": [{"operator": "total", "input_set": 1}]' in call(*asked, "--json", SIZE="3").stdout
 
 
+def test_a_function_that_gives_something_else_now_is_told_of(tmp_path: Path, url: str) -> None:
+    file = tmp_path / "again.py"
+    file.write_text(
+        f"""
+import os
+import pyarrow as pa
+from clew import Pipeline, files, generator
+
+pipeline = Pipeline("again")
+s = pipeline.source("s", generator(lambda index: pa.table({{"n": [index, index]}}), 2))
+made = s.flat_map(lambda record: [{{"n": os.environ.get("WHAT", "a")}}], name="m", deterministic=True)
+pipeline.sink(made, files({str(tmp_path / "out")!r}))
+"""
+    )
+    assert call("run", str(file), "--engine", "inline", "--log", url).exit_code == 0
+    told = "all records of Input Set 2 of m are shown: run again, it does not give what it gave then"
+    asked = ("trace", "back", str(file), "m#2", "--record", "0", "--log", url)
+    assert told not in call(*asked).stdout
+    assert told in call(*asked, WHAT="b").stdout
+    assert '"not_narrowed": [{"operator": "m", "input_set": 2}]' in call(*asked, "--json", WHAT="b").stdout
+
+
 def rewired(directory: Path, to_b: bool) -> Pipeline:
     pipeline = Pipeline("rewired")
     a = pipeline.source("a", generator(stopped_at(9 if to_b else 2), 4), max_turn_events=1, attempts=1, group="all")

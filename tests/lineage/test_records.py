@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -254,8 +255,39 @@ def test_records_of_flat_map_are_not_told_apart_by_another_function(tmp_path: Pa
     sales = Sales(tmp_path, lambda _, source: source.flat_map(changing, name="parts", deterministic=True))
     event = EventId(Port("parts", "out"), 1)
     assert sales.sold(event, 0) == {0}
+    assert trace_record(sales.graph, event, 0, log=sales.log).changed == ()
     more[0] = 1
     assert sales.sold(event, 0) == set(range(6))
+    assert trace_record(sales.graph, event, 0, log=sales.log).changed == (("parts", 1),)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("nan", [NAN, {"deep": NAN}, [1.0, NAN], np.float32("nan")], ids=repr)
+def test_records_of_flat_map_are_told_apart_by_what_is_no_number_too(tmp_path: Path, nan: Any) -> None:
+    def twice(sold: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"was": sold["id"], "none": nan}] * 2
+
+    sales = Sales(tmp_path, lambda _, source: source.flat_map(twice, name="parts", deterministic=True))
+    event = EventId(Port("parts", "out"), 2)
+    for place, record in enumerate(sales.records(event)):
+        assert sales.sold(event, place) == {record["was"]}
+    assert trace_record(sales.graph, event, 0, log=sales.log).changed == ()
+
+
+def test_records_of_flat_map_are_told_apart_where_the_port_does_not_carry_one(tmp_path: Path) -> None:
+    def told(sold: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"was": sold["id"], "part": "two" if sold["amount"] % 10 == 2 else part} for part in range(2)]
+
+    schema = pa.schema({"was": pa.int64(), "part": pa.int64()})
+    settings: dict[str, Any] = {"deterministic": True, "on_error": "quarantine", "attempts": 1, "schema": schema}
+    sales = Sales(tmp_path, lambda _, source: source.flat_map(told, name="parts", **settings))
+    event = EventId(Port("parts", "out"), 2)
+    records = sales.records(event)
+    assert [record["was"] for record in records] == [6, 6, 7, 7, 9, 9, 10, 10, 11, 11]
+    for place, record in enumerate(records):
+        assert sales.sold(event, place) == {record["was"]}
 
 
 def test_a_record_that_an_event_does_not_have(tmp_path: Path) -> None:
