@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clew.errors import GraphError
+from clew.pipeline.builtin import Numbered, Stamped
 from clew.pipeline.enriched import Enriched
 from clew.pipeline.equality import comparable, equated
 from clew.pipeline.functions import Aggregate, Join, Union
@@ -56,6 +57,8 @@ def dependencies(spec: OperatorSpec, function: Generative, port: str, inputs: Ma
     names = inputs[port].names
     own = _same(names)
     run = function.run
+    if isinstance(spec.general, Numbered | Stamped):
+        return Dependencies(own, by_place=True)
     if isinstance(run, Enriched):
         return Dependencies(_declared(spec, port), by_place=True)
     if isinstance(run, Filter | Branch | Union) or isinstance(function.window, LateRecords):

@@ -227,6 +227,18 @@ def test_what_goes_record_by_record_is_traced_record_by_record(tmp_path: Path) -
         assert sales.sold(event, place) == {record["was"]}
 
 
+def test_what_is_numbered_and_stamped_is_traced_record_by_record(tmp_path: Path) -> None:
+    """Records that are alike are told apart by their places."""
+
+    def declare(pipeline: Pipeline, source: Any) -> Any:
+        return source.map(lambda sold: {"one": 1}, name="same").number("at", name="numbered").stamp("t", name="stamped")
+
+    sales = Sales(tmp_path, declare)
+    for event in (EventId(Port("numbered", "out"), 2), EventId(Port("stamped", "out"), 3)):
+        ids = sale(event.number - 1)["id"].to_pylist()
+        assert [sales.sold(event, place) for place in range(6)] == [{id} for id in ids]
+
+
 def parts(sold: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if sold["amount"] % 10 == 2:
         raise ValueError("two")
