@@ -373,7 +373,7 @@ def stop_run(graph: Graph, place: Log, patience: float, tell: Callable[[str], No
     """Ask all processes of a run to end after their turns, and wait for them; says whether they have."""
     if not place.exists(graph.name):
         raise SetupFailed(f"pipeline {graph.name} has no log at {masked(place.url)}", "name the log that it runs on")
-    with closing(place.open(graph.name)) as store:
+    with closing(place.existing(graph.name)) as store:
         there = sum(map(lives, store.processes()))
         if not there:
             tell(f"nobody runs pipeline {graph.name}")

@@ -96,7 +96,9 @@ class Log:
     def exists(self, pipeline: str) -> bool:
         """Say whether there is a log already; opens nothing that is not there."""
         if self.url.startswith("sqlite"):
-            return _sqlite_path(self.url).exists()
+            from clew.store.sqlite_exists import log_exists as log_in_file
+
+            return log_in_file(_sqlite_path(self.url))
         if self.url.startswith("memory"):
             return False
         from clew.store.postgres_exists import log_exists
@@ -119,13 +121,29 @@ class Log:
 
         return PostgresStore(self.address(), schema=f"clew_{pipeline}")
 
-    def reader(self, pipeline: str) -> LogReader:
-        """Open the log of a pipeline for reading alone, as any process may at any time; makes none."""
+    def existing(self, pipeline: str) -> KeptStore:
+        """Open the log of a pipeline that was run, to ask it something; makes none, and refuses that of another one.
+
+        One that says of no pipeline is taken as it is: nobody has declared anything there.
+        """
+        self._refuse_missing(pipeline)
+        store = self.open(pipeline)
+        owner = store.owner()
+        if owner not in (None, pipeline):
+            store.close()
+            raise WrongLog(f"this log is of pipeline {owner}, not {pipeline}; use another --log")
+        return store
+
+    def _refuse_missing(self, pipeline: str) -> None:
         if not self.exists(pipeline):
             raise SetupFailed(
                 f"pipeline {pipeline} has no log at {masked(self.url)}",
                 "run it there first, or name its log as `clew run --log` does",
             )
+
+    def reader(self, pipeline: str) -> LogReader:
+        """Open the log of a pipeline for reading alone, as any process may at any time; makes none."""
+        self._refuse_missing(pipeline)
         reader = self._reader(pipeline)
         owner = reader.owner()
         if owner != pipeline:

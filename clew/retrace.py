@@ -1,7 +1,7 @@
 """Wires what is asked of a run afterwards: where an event came from, where it went, and how it was made."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +30,7 @@ from clew.pipeline.hints import OfDataclass
 from clew.pipeline.onpandas import OnPandas
 from clew.pipeline.records import Branch, PerRecord
 from clew.pipeline.unplaced import UNPLACED
-from clew.place import Log, masked
+from clew.place import Log
 from clew.protocol.rows import DROPPED, AsideStatus
 from clew.provenance.records import RecordTrace, records_back, records_forward
 from clew.run import engine_for
@@ -50,15 +50,10 @@ Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 @contextmanager
 def opened(graph: Graph, log: str | None, bodies: str | None) -> Iterator[tuple[KeptStore, Log]]:
-    """Open the log of a pipeline that was run; makes none."""
+    """Open the log of a pipeline that was run; makes none, and refuses that of another one."""
     place = Log.at(log, graph.name, bodies)
-    if not place.exists(graph.name):
-        raise SetupFailed(f"pipeline {graph.name} has no log at {masked(place.url)}", "run it there first")
-    store = place.open(graph.name)
-    try:
+    with closing(place.existing(graph.name)) as store:
         yield store, place
-    finally:
-        store.close()
 
 
 def trace_back(

@@ -188,7 +188,7 @@ def gc(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> Co
 def quarantine_of(pipeline: Graph, log: str | None = None, bodies: str | None = None) -> list[Quarantined]:
     """Return what functions of a run failed on and was set aside."""
     place = Log.at(log, pipeline.name, bodies)
-    with closing(place.open(pipeline.name)) as store:
+    with closing(place.existing(pipeline.name)) as store:
         return quarantined(pipeline, store)
 
 
@@ -197,7 +197,7 @@ def quarantined_records(
 ) -> dict[str, pa.Table]:
     """Return the records of something that was set aside, by input port."""
     place = Log.at(log, pipeline.name, bodies)
-    with closing(place.open(pipeline.name)) as store:
+    with closing(place.existing(pipeline.name)) as store:
         return records_of(pipeline, store, one, place.bodies)
 
 
@@ -227,7 +227,7 @@ def decide_quarantined(
     by_operator: dict[str, list[int]] = {}
     for one in chosen:
         by_operator.setdefault(one.operator, []).append(one.row.number)
-    with closing(place.open(pipeline.name)) as store:
+    with closing(place.existing(pipeline.name)) as store:
         return sum(store.decide_asides(operator, numbers, what) for operator, numbers in by_operator.items())
 
 
@@ -262,11 +262,8 @@ def status(pipeline: Graph, log: str | None = None, bodies: str | None = None) -
     place = Log.at(log, pipeline.name, bodies)
     if not place.exists(pipeline.name):
         return None
-    store = place.open(pipeline.name)
-    try:
+    with closing(place.existing(pipeline.name)) as store:
         return read_status(pipeline, store, masked(place.url), lives)
-    finally:
-        store.close()
 
 
 def verify(

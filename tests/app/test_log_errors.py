@@ -92,6 +92,21 @@ pipeline.source("elsewhere", generator(lambda i: pa.table({"n": [i]}), 3))
     assert "finished" in call("status", write_numbers(tmp_path), "--log", log_url(tmp_path)).stdout
 
 
+def test_the_log_of_another_pipeline_of_the_same_name_has_no_status(tmp_path: Path) -> None:
+    run_on(tmp_path, log_url(tmp_path))
+    text = """
+import pyarrow as pa
+from clew import Pipeline
+from clew.connectors.generator import generator
+
+pipeline = Pipeline("numbers")
+pipeline.source("elsewhere", generator(lambda i: pa.table({"n": [i]}), 3))
+"""
+    result = call("status", write(tmp_path, "other.py", text), "--log", log_url(tmp_path))
+    assert result.exit_code == 1
+    assert "of which pipeline numbers has none; use another --log" in result.stderr
+
+
 def _set_version(path: Path, version: int) -> None:
     connection = sqlite3.connect(path)
     connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (str(version),))

@@ -1,6 +1,8 @@
 """`clew trace`: from the command line, as a tree, as JSON and as a flowchart; without a JVM."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,54 @@ def test_a_pipeline_that_was_never_run_has_nothing_to_trace(tmp_path: Path, monk
     answer = call("trace", "back", path, "pairs.out#1")
     assert "pipeline pairs has no log at sqlite:///.clew/pairs/log.db; run it there first" in answer.stderr
     assert not (tmp_path / ".clew").exists()
+
+
+ANOTHER = """
+import pyarrow as pa
+from clew import Pipeline, files, generator
+
+pipeline = Pipeline("another")
+numbers = pipeline.source("numbers", generator(lambda i: pa.table({"n": [i]}), 6))
+pipeline.sink(numbers.map(lambda record: record, name="inverse"), files("another"))
+"""
+
+QUESTIONS = [
+    ("trace", "back", "{}", "inverse.out#1"),
+    ("trace", "forward", "{}", "numbers.out#1", "--record", "0"),
+    ("replay", "{}", "inverse", "--event", "inverse.out#1"),
+    ("diff", "{}", "inverse"),
+    ("status", "{}"),
+    ("quarantine", "list", "{}"),
+    ("quarantine", "drop", "{}", "--all"),
+    ("stop", "{}"),
+]
+
+
+@pytest.mark.parametrize("words", QUESTIONS, ids=" ".join)
+def test_a_log_of_another_pipeline_answers_nothing_where_names_are_the_same(file: str, words: tuple[str, ...]) -> None:
+    another = write(Path(file).parent, "another.py", ANOTHER)
+    answer = call(*(word.format(another) for word in words), "--log", "sqlite:///.clew/pairs/log.db")
+    assert answer.exit_code == 1
+    assert "this log is of pipeline pairs, not another; use another --log" in answer.stderr
+    # It is left to its own pipeline as it was.
+    assert "inverse#1" in call("quarantine", "list", file).stdout
+
+
+@pytest.mark.parametrize("words", [*QUESTIONS, ("gc", "{}"), ("verify", "{}")], ids=" ".join)
+def test_an_empty_file_is_no_log_and_stays_empty(file: str, words: tuple[str, ...]) -> None:
+    empty = Path(file).with_name("empty.db")
+    empty.touch()
+    answer = call(*(word.format(file) for word in words), "--log", f"sqlite:///{empty}")
+    assert answer.exit_code == 1
+    assert f"pipeline pairs has no log at sqlite:///{empty}" in answer.stderr
+    assert empty.stat().st_size == 0
+    assert call("run", file, "--engine", "inline", "--log", f"sqlite:///{empty}").exit_code == 5
+
+
+def test_a_log_that_does_not_say_of_which_pipeline_is_read(file: str) -> None:
+    with closing(sqlite3.connect(Path(file).parent / ".clew/pairs/log.db")) as log, log:
+        log.execute("DELETE FROM meta WHERE key = 'pipeline'")
+    assert "inverse.out#1" in call("trace", "forward", file, "numbers.out#1").stdout
 
 
 def test_one_record_is_followed_forward(file: str) -> None:
