@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import typer
@@ -19,6 +20,7 @@ from clew.lineage.steps import Step
 from clew.lineage.trace import Trace
 from clew.pipeline.graph import Graph
 from clew.protocol.log.runs import consecutive
+from clew.protocol.rows import AsideRow
 from clew.provenance.records import RecordTrace
 from clew.retrace import named_event, named_port, records_of, trace_back, trace_forward, trace_record
 from clew.words import counted
@@ -115,7 +117,7 @@ def _trace_record(
             return
         for one in _by_port(found):
             typer.echo(_named([e for e, _ in one]) if one[0][0].port.name.startswith(WRITES) else f"{one[0][0].port}")
-            for line in _shown_records(graph, one, given):
+            for line in (*_shown_records(graph, one, given), *_became(found.trace, dict(one))):
                 typer.echo(f"  {line}")
         _tell_ends(found.trace)
         _tell_whole(found.widened, "it was declared otherwise then")
@@ -183,6 +185,17 @@ def _shown_records(
             shown += 1
     if total > shown:
         yield f"and {counted(total - shown, 'further record')} of {counted(len(one), 'event')}"
+
+
+def _became(found: Trace, records: Mapping[EventId, tuple[int, ...]]) -> Iterable[str]:
+    """Say of records of one port what was read for them, and what became of those that no event leads on from."""
+
+    def has_part(row: AsideRow, step: Step) -> bool:
+        return row.records is None or any(set(row.records) & set(records.get(event, ())) for event in step.inputs)
+
+    steps = {id(step): step for event in records for step in found.steps_at(event)}.values()
+    own = [replace(step, asides=tuple(row for row in step.asides if has_part(row, step))) for step in steps]
+    return (*_reads(own), *_asides(own), *_dropped(own))
 
 
 def _as_tree(graph: Graph, found: Trace) -> Tree:

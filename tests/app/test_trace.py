@@ -76,6 +76,60 @@ def test_what_was_set_aside_leads_to_its_error(file: str) -> None:
     assert '["set aside as inverse#1 (held): ZeroDivisionError"]' in chart
 
 
+PARTLY = """
+import pyarrow as pa
+from clew import Pipeline, Session, files, generator
+
+pipeline = Pipeline("partly")
+TIMES = [0, 6, 4]
+numbers = pipeline.source("numbers", generator(lambda i: pa.table({"n": [2 * i, 2 * i + 1], "t": [TIMES[i]] * 2}), 3))
+
+
+@pipeline.map(numbers, on_error="quarantine", attempts=1, deterministic=True)
+def even(record):
+    if record["n"] == 1:
+        raise ValueError("odd")
+    return record
+
+
+@pipeline.operator(even, window=Session(5, on="t", lateness=20))
+def sessions(table: pa.Table) -> pa.Table:
+    return table
+
+
+pipeline.sink(sessions, files("partly"))
+"""
+
+
+@pytest.fixture
+def partly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, "partly.py", PARTLY)
+    assert call("run", path, "--engine", "inline").exit_code == 5
+    return path
+
+
+def test_a_record_that_was_set_aside_leads_to_its_error(partly: str) -> None:
+    aside = "set aside as even#1 (held): ValueError: odd"
+    for words in ([], ["--to", "even"]):
+        lines = call("trace", "forward", partly, "numbers#1", "--record", "1", *words).stdout.splitlines()
+        assert lines == ["numbers.out", "  #1 record 1: {'n': 1, 't': 0}", f"  {aside}"]
+    # The other record of the event has no part in that.
+    assert aside not in call("trace", "forward", partly, "numbers#1", "--record", "0").stdout
+
+
+def test_a_record_says_that_its_input_set_was_given_to_no_function(partly: str) -> None:
+    lines = call("trace", "forward", partly, "even#2", "--record", "0").stdout.splitlines()
+    said = "  Input Set 2 was given to no function: dropped, or part of another one"
+    assert lines == ["even.out", "  #2 record 0: {'n': 2, 't': 6}", said]
+
+
+def test_a_record_says_what_was_read_for_it(partly: str) -> None:
+    lines = call("trace", "back", partly, "even#1", "--record", "0").stdout.splitlines()
+    assert lines[2] == "numbers.out"
+    assert lines[-1].startswith("  read numbers.in#1: generator")
+
+
 def test_a_flowchart_names_events_and_input_sets(file: str) -> None:
     lines = call("trace", "back", file, "pairs.out#1", "--to", "inverse", "--mermaid").stdout.splitlines()
     assert lines[0] == "flowchart LR"
