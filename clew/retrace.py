@@ -65,7 +65,13 @@ def trace_back(
     Events and ports may be given as people name them: `"paid.out#17"`, `"orders"`.
     """
     with opened(graph, log, bodies) as (store, _):
-        return _worn(graph, backward(store, _event(graph, event), _port(graph, to)))
+        return _worn(graph, backward(store, _event(graph, event), _port(graph, to), _begins(graph)))
+
+
+def _begins(graph: Graph) -> set[Port]:
+    """Return the ports at which lineage begins where there are scopes: no scope leads to what a source has read."""
+    sources = {Port(spec.name, port) for spec in graph.operators.values() if spec.is_source for port in spec.outputs}
+    return {scope.start for scope in graph.scopes} | sources if graph.scopes else set()
 
 
 def _worn(graph: Graph, found: Trace) -> Trace:
@@ -92,7 +98,7 @@ def step_back(graph: Graph, event: EventId | str, *, log: str | None = None, bod
     """Return what an event was made of, one step back: an Input Set, its events, and what it read."""
     with opened(graph, log, bodies) as (store, _):
         known, asked = Connections(store), _event(graph, event)
-        check(store, known, asked)
+        check(store, known, asked, begins=_begins(graph))
         return steps_back(store, known, asked.port, [asked.number])
 
 
@@ -113,7 +119,10 @@ def trace_record(
     """Return what one record of an event, by its place from 0 on, can have been made of, or can have a part in."""
     start, port = _event(graph, event), _port(graph, to)
     with opened(graph, log, bodies) as (store, root):
-        trace = _worn(graph, backward(store, start, port)) if direction == "back" else forward(store, start, port)
+        if direction == "back":
+            trace = _worn(graph, backward(store, start, port, _begins(graph)))
+        else:
+            trace = forward(store, start, port)
 
         def rows(one: EventId) -> int:
             return int(records(store, one, root.bodies).num_rows)

@@ -92,7 +92,7 @@ def _trace(
             if port is not None and not found.steps:
                 what = "has a part in it" if found.direction == "back" else "was made of it"
                 typer.echo(f"no event of {port.told} {what}")
-            _tell_ends(found)
+            _tell_ends(graph, found)
 
 
 def _trace_record(
@@ -119,7 +119,7 @@ def _trace_record(
             typer.echo(_named([e for e, _ in one]) if one[0][0].port.name.startswith(WRITES) else f"{one[0][0].port}")
             for line in (*_shown_records(graph, one, given), *_became(found.trace, dict(one))):
                 typer.echo(f"  {line}")
-        _tell_ends(found.trace)
+        _tell_ends(graph, found.trace)
         _tell_whole(found.widened, "it was declared otherwise then")
         _tell_whole(found.changed, "run again, it does not give what it gave then; clew replay shows both")
 
@@ -143,11 +143,19 @@ def _by_operator(sets: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     return found
 
 
-def _tell_ends(found: Trace) -> None:
+def _tell_ends(graph: Graph, found: Trace) -> None:
     """Say where nothing is known further, and of which Input Sets events may be gone.
 
     A trace that hid it would be taken for the whole.
     """
+    for port in found.begins:
+        spec = graph.operators.get(port.operator)
+        why = (
+            "no lineage scope leads to what a source reads"
+            if spec and spec.is_source
+            else "a lineage scope begins here"
+        )
+        typer.echo(f"{port.told} is where the trace begins: {why}")
     for cut in found.cut:
         typer.echo(f"the trace ends at {cut.told}: no lineage is captured of all that comes there; {_CURE}")
     for event, operator in found.passed[:_MOST]:
@@ -312,6 +320,7 @@ def _as_json(found: Trace) -> Mapping[str, Any]:
             for step in found.steps
         ],
         "cut": [str(port) for port in found.cut],
+        "begins": [str(port) for port in found.begins],
         "passed_over": [{"event": str(event), "operator": operator} for event, operator in found.passed],
         "may_lack_events": [{"operator": step.operator, "input_set": step.input_set} for step in found.edge],
     }

@@ -52,6 +52,10 @@ class Connections:
     def captured(self, operator: str) -> Capture:
         return self.captures.get(operator, Capture())
 
+    def is_captured(self, port: Port) -> bool:
+        """Say whether it is captured what events of a port are made of."""
+        return port.name in self.captured(port.operator).outputs
+
     def ports(self, operator: str) -> set[Port]:
         """Return the ports that an operator sends on, as far as anything is known of them."""
         sending = {port for port in self.receivers if port.operator == operator}

@@ -4,7 +4,7 @@ Ports are gone through in the order of the pipeline, each once, with all its eve
 that several paths lead to is asked for once, and a trace costs what it holds.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -23,6 +23,8 @@ class Trace:
     steps: tuple[Step, ...]
     #: Ports at which the trace ends because lineage is not captured further.
     cut: tuple[Port, ...] = ()
+    #: Ports at which it ends because capture begins there: all that it was to say is said.
+    begins: tuple[Port, ...] = ()
     #: Steps at the edge of what was collected: events that lead on from them may be gone.
     edge: tuple[Step, ...] = ()
     #: Events that an operator has passed over, so that they are in none of its Input Sets: they came too late.
@@ -44,10 +46,13 @@ class Trace:
         return sorted(met | ({self.start} if self.start.port == port else set()))
 
 
-def backward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
-    """Return what an event was made of: to the sources, or only along the paths from port `to`."""
+def backward(log: Lineages, start: EventId, to: Port | None = None, begins: Collection[Port] = ()) -> Trace:
+    """Return what an event was made of: to the sources, or only along the paths from port `to`.
+
+    `begins` are the ports from which on lineage is captured: a trace that comes to one of them lacks nothing there.
+    """
     known = Connections(log)
-    check(log, known, start)
+    check(log, known, start, begins=begins)
     check_path(known, start.port, to, backward=True)
 
     def wanted(port: Port) -> bool:
@@ -57,6 +62,8 @@ def backward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
         return [] if port == to else [_kept(step, wanted) for step in steps_back(log, known, port, numbers)]
 
     found, ends = _walk(known, start, steps, lambda step: (step.outputs, step.inputs), nearest_last=True)
+    begun = {port for port in ends - {to} if port in begins and not known.is_captured(port)}
+    ends -= begun
     for operator in {step.operator for step in found}:
         captured = known.captured(operator).inputs
         ends |= {sender for name, sender in known.inputs(operator).items() if name not in captured and wanted(sender)}
@@ -67,7 +74,8 @@ def backward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
         asked = [port for port in worn.taken if port not in senders or (port in captured and wanted(senders[port]))]
         return [worn.taken[port] for port in asked]
 
-    trace = Trace(start, "back", tuple(found), tuple(sorted(ends - {to})), _edge(log, found, taken))
+    cut = tuple(sorted(ends - {to}))
+    trace = Trace(start, "back", tuple(found), cut, tuple(sorted(begun)), _edge(log, found, taken))
     return trace if to is None else _leading(trace, to)
 
 
@@ -98,7 +106,7 @@ def forward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
         return [number for port, number in worn.made.items() if wanted(Port(operator, port))]
 
     passed = _passed(log, known, start, found, to)
-    trace = Trace(start, "forward", tuple(found), tuple(sorted(ends)), _edge(log, found, made), passed)
+    trace = Trace(start, "forward", tuple(found), tuple(sorted(ends)), (), _edge(log, found, made), passed)
     return trace if to is None else _leading(trace, to)
 
 
@@ -189,8 +197,10 @@ def _walk(
     return found, cut
 
 
-def check(log: Lineages, known: Connections, event: EventId, backward: bool = True) -> None:
-    """Refuse an event that nothing can be said of."""
+def check(
+    log: Lineages, known: Connections, event: EventId, backward: bool = True, begins: Collection[Port] = ()
+) -> None:
+    """Refuse an event that nothing can be said of; at a port at which capture begins, it is said that it does."""
     _check_port(known, event.port)
     collected, last = log.extent(event.port)
     # The end of the stream is numbered too, and is nobody's event.
@@ -199,7 +209,7 @@ def check(log: Lineages, known: Connections, event: EventId, backward: bool = Tr
         raise NoSuchEvent(event.told, event.port.told, last)
     if event.number <= collected:
         raise EventExpired(event.told, collected)
-    if backward and event.port.name not in known.captured(event.port.operator).outputs:
+    if backward and not known.is_captured(event.port) and event.port not in begins:
         raise NotCaptured(event.port.told)
 
 

@@ -208,6 +208,22 @@ def test_a_log_that_does_not_say_of_which_pipeline_is_read(file: str) -> None:
     assert "inverse.out#1" in call("trace", "forward", file, "numbers.out#1").stdout
 
 
+def test_a_trace_says_where_its_scope_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scopes = 'pipeline.lineage("numbers", "inverse")\npipeline.lineage("pairs", "pairs_sink")\n'
+    file = write(tmp_path, "pairs.py", PAIRS + scopes)
+    assert call("run", file, "--engine", "inline").exit_code == 5
+    source = "numbers.out is where the trace begins: no lineage scope leads to what a source reads"
+    for words in (["inverse#1"], ["numbers#1"], ["inverse#1", "--record", "0"]):
+        answer = call("trace", "back", file, *words)
+        assert answer.exit_code == 0
+        assert answer.stdout.splitlines()[-1] == source
+    told = json.loads(call("trace", "back", file, "inverse#1", "--json").stdout)
+    assert (told["cut"], told["begins"]) == ([], ["numbers.out"])
+    answer = call("trace", "back", file, "pairs_sink#1")
+    assert answer.stdout.splitlines()[-1] == "pairs.out is where the trace begins: a lineage scope begins here"
+
+
 def test_one_record_is_followed_forward(file: str) -> None:
     answer = call("trace", "forward", file, "numbers.out#2", "--record", "0")
     assert answer.exit_code == 0

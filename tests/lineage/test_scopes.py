@@ -11,7 +11,9 @@ from clew.connectors import files, generator
 from clew.errors import GraphErrors, UserFunctionFailed
 from clew.ids import Capture, EventId, Port
 from clew.lineage.trace import backward, forward
+from clew.pipeline.graph import Graph
 from clew.pipeline.operators import Context, InputSet
+from clew.retrace import step_back, trace_back
 from clew.run import Log, run, verify
 
 
@@ -158,3 +160,47 @@ def test_output_sets_without_lineage_are_undecided_also_when_it_is_captured_late
     assert "no lineage was captured of it, or not of all its ports" in verdict.findings[0].fact
     store = Log.at(url, "late").open("late")
     assert [number for number, _ in store.origins(Port("same", "out"), 1, 9)] == [4, 5, 6]
+
+
+@pytest.fixture
+def scoped(tmp_path: Path) -> tuple[Graph, str]:
+    """A run of the pipeline of Figure 2 with scopes from a source, and from a port in its middle."""
+    pipeline = figure_2(tmp_path)
+    pipeline.lineage("R2.out", "OP1.out1")
+    pipeline.lineage("OP2.out", "W")
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    run(pipeline, log=url, engine="inline")
+    return pipeline.graph(), url
+
+
+@pytest.mark.parametrize(
+    ("event", "steps", "begins"),
+    [
+        ("OP1.out1#3", ["OP1"], ["R2.out"]),
+        ("R2#3", [], ["R2.out"]),
+        # No scope leads to what a source reads, whether or not one begins there.
+        ("R1#3", [], ["R1.out"]),
+        ("OP2#3", [], ["OP2.out"]),
+    ],
+)
+def test_a_trace_to_where_its_scope_begins_is_whole(
+    scoped: tuple[Graph, str], event: str, steps: list[str], begins: list[str]
+) -> None:
+    graph, url = scoped
+    trace = trace_back(graph, event, log=url)
+    assert [step.operator for step in trace.steps] == steps
+    assert ([str(port) for port in trace.begins], trace.cut) == (begins, ())
+    assert len(step_back(graph, event, log=url)) == len(steps)
+
+
+def test_what_a_scope_leaves_out_is_cut_off_also_where_another_one_begins(tmp_path: Path) -> None:
+    pipeline = figure_2(tmp_path)
+    pipeline.lineage("R1.out", "OP2.out")
+    pipeline.lineage("OP1.out2", "OP3.out")
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    run(pipeline, log=url, engine="inline")
+    traces = [trace_back(pipeline.graph(), f"OP3#{number}", log=url) for number in range(1, 13)]
+    # Events on the other path to OP3 have no lineage there: they may have a part in each, and others are made of them.
+    assert {(trace.cut, trace.begins) for trace in traces} == {
+        ((Port("OP2", "out"),), (Port("OP1", "out2"),)), ((Port("OP3", "out"),), ()),
+    }  # fmt: skip
