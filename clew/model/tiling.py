@@ -1,5 +1,6 @@
 """Whether a sequence is made of whole pieces, each used once at most, in some order."""
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
 from clew.errors import ClewError
@@ -9,6 +10,10 @@ MOST_BACK = 200_000
 
 #: What a piece holds: how many records, and their hash.
 _Content = tuple[int, int]
+
+#: Hashes are polynomials of the records, so that those of parts come from those of beginnings.
+_BASE = 0x1F3D5B79A6C8E421
+_MODULUS = (1 << 61) - 1
 
 
 class Tangled(ClewError):
@@ -24,13 +29,14 @@ def tiled(whole: Sequence[int], pieces: Sequence[Sequence[int]]) -> tuple[list[i
     """
     spare = _spare(pieces)
     lengths = _lengths(pieces)
+    parts = _Parts(whole, max(map(len, pieces), default=0))
     used: list[tuple[_Content, int]] = []
     tries: list[Iterator[_Content]] = []
     at = furthest = state = back = 0
     failed: set[int] = set()
     while at < len(whole):
         if len(tries) == len(used):
-            tries.append(_fitting(whole, at, lengths.get(whole[at], ()), spare))
+            tries.append(_fitting(parts, at, lengths.get(whole[at], ()), spare))
         content = next((one for one in tries[-1] if state + hash(one) not in failed), None)
         if content is not None:
             used.append((content, spare[content].pop()))
@@ -67,14 +73,41 @@ def _lengths(pieces: Sequence[Sequence[int]]) -> dict[int, list[int]]:
 
 
 def _fitting(
-    whole: Sequence[int], at: int, lengths: Sequence[int], spare: Mapping[_Content, Sequence[int]]
+    parts: "_Parts", at: int, lengths: Sequence[int], spare: Mapping[_Content, Sequence[int]]
 ) -> Iterator[_Content]:
     """Yield what pieces that are left hold, and the whole holds from here on."""
     for length in lengths:
-        content = content_of(whole[at : at + length])
-        if spare.get(content):
+        content = parts.content(at, length)
+        if content is not None and spare.get(content):
             yield content
 
 
+class _Parts:
+    """What the parts of a sequence hold: each is known at once, however long it is, for many are asked for."""
+
+    def __init__(self, whole: Sequence[int], longest: int) -> None:
+        self._beginnings = array("Q", [0])
+        for number in whole:
+            self._beginnings.append(_hash(self._beginnings[-1], number))
+        self._powers = array("Q", [1])
+        for _ in range(min(longest, len(whole))):
+            self._powers.append(self._powers[-1] * _BASE % _MODULUS)
+
+    def content(self, at: int, length: int) -> _Content | None:
+        """Return what so many records from here on hold; None where there are not so many."""
+        if at + length >= len(self._beginnings):
+            return None
+        before = self._beginnings[at] * self._powers[length]
+        return length, (self._beginnings[at + length] - before) % _MODULUS
+
+
 def content_of(piece: Sequence[int]) -> _Content:
-    return len(piece), hash(tuple(piece))
+    """Return what a piece holds."""
+    value = 0
+    for number in piece:
+        value = _hash(value, number)
+    return len(piece), value
+
+
+def _hash(before: int, number: int) -> int:
+    return (before * _BASE + number + 1) % _MODULUS

@@ -145,6 +145,8 @@ class _OfKey:
     oldest: list[tuple[int, int, _Sitting]] = field(default_factory=list)
     #: What none of them has: times of events up to one, as (event, first time, last time).
     left_out: list[list[int]] = field(default_factory=list)
+    #: The event that began the oldest of them when that was last looked at.
+    since: int = 0
 
     def near(self, first: int, last: int, pause: int) -> slice:
         """Return where the sessions stand that are not a pause away from these times."""
@@ -167,7 +169,12 @@ class _OfKey:
         """Remember what no open session has, as far as these hold events that old."""
         while self.oldest[0][2].is_gone:
             heapq.heappop(self.oldest)
-        self.left_out = [left for left in (*self.left_out, one) if left[0] >= self.oldest[0][0]]
+        began = self.oldest[0][0]
+        if began != self.since:
+            self.left_out = [left for left in self.left_out if left[0] >= began]
+            self.since = began
+        if one[0] >= began:
+            self.left_out.append(one)
 
 
 class SessionCourse(_Timed):

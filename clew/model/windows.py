@@ -248,10 +248,10 @@ class GeneralCourse(Course):
         return keys
 
     def complete(self) -> Sequence[Any]:
-        return self._close(self._operator.ready(self._state, list(self._open)))
+        return self._close(self._operator.ready(self._state, self._open.keys()))
 
     def rest(self) -> Sequence[Any]:
-        return self._close(self._operator.flush(self._state, list(self._open)))
+        return self._close(self._operator.flush(self._state, self._open.keys()))
 
     def decide(self, decision: Any) -> None:
         if type(self._operator).tick is Operator.tick:

@@ -8,7 +8,7 @@ import pytest
 
 from clew import Operator, Session, Tumbling
 from clew.model.replay import _Open
-from clew.model.times import IntervalCourse, SessionCourse
+from clew.model.times import IntervalCourse, SessionCourse, _OfKey, _Sitting
 from clew.model.windows import CountByCourse, Course, Event, GeneralCourse
 from clew.pipeline.operators import Context, InputSet
 from clew.pipeline.windows import Header
@@ -64,6 +64,8 @@ class Singles(Operator):
         return [Key(event.number)]
 
     def ready(self, state: dict[str, Any], opened: Collection[Any]) -> Sequence[Any]:
+        # It is not copied for every event: what a list holds nobody can count.
+        assert not isinstance(opened, list)
         return ()
 
     def flush(self, state: dict[str, Any], opened: Collection[Any]) -> Sequence[Any]:
@@ -80,6 +82,21 @@ def of_general(size: int) -> None:
     assert course.rest() == []
 
 
+def late_of_one_key(size: int) -> None:
+    """One session far ahead stays open, so that all that follow of the key are late."""
+
+    class Late(list[Any]):
+        def __getitem__(self, at: Any) -> Any:
+            Counted.looks += 1
+            return super().__getitem__(at)
+
+    own = _OfKey()
+    own.add(slice(0, 0), _Sitting(("k", 1, FAR), 1, FAR, FAR))
+    for number in range(2, size + 2):
+        own.leave_out(Late([number, 3 * number, 3 * number]))
+    assert len(own.left_out) == size
+
+
 def absorbing(size: int) -> None:
     """One Input Set takes in another of as many events, of which each second is its own too."""
     one, other = _Open(1), _Open(2)
@@ -94,6 +111,7 @@ WORK: dict[str, Callable[[int], None]] = {
     "keys of one event, in sessions": lambda size: one_event(sessions(10), size, lambda n: (n, Key(n))),
     "sessions of many keys": lambda size: many_events(sessions(FAR), size, lambda n: (n, Key(n))),
     "sessions of one key": lambda size: many_events(sessions(2, lateness=FAR), size, lambda n: (3 * n, Key("k"))),
+    "late records of one key with an open session": lambda size: late_of_one_key(size),
     "intervals": lambda size: many_events(intervals(lateness=FAR), size, lambda n: (n, 0)),
     "keys of a general operator": of_general,
     "Input Sets that become one": absorbing,

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.model.tiling import Tangled, tiled
+from clew.model import tiling
+from clew.model.tiling import Tangled, _Parts, tiled
 
 PIECES = st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=6)
 
@@ -77,7 +78,13 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def content_of(piece: "array[int]") -> tuple[int, int]:
         looks.append(len(piece))
-        return len(piece), hash(tuple(piece))
+        return made(piece)
 
-    monkeypatch.setattr("clew.model.tiling.content_of", content_of)
+    def content(parts: _Parts, at: int, length: int) -> tuple[int, int] | None:
+        looks.append(length)
+        return of_part(parts, at, length)
+
+    made, of_part = tiling.content_of, _Parts.content
+    monkeypatch.setattr(tiling, "content_of", content_of)
+    monkeypatch.setattr(_Parts, "content", content)
     return looks
