@@ -13,6 +13,9 @@ import pyarrow as pa
 from clew.errors import ClewError
 from clew.ids import Port
 
+#: What somebody's own code may raise: it may fail in any way, and sys.exit() in it does not end who judges.
+RAISED = (Exception, SystemExit)
+
 
 @dataclass(frozen=True, slots=True)
 class Body:
@@ -61,8 +64,8 @@ class SetAside:
     number: int
     input_set: int
     records: tuple[int, ...] | None
-    #: Whether it was tried again, or dropped.
-    resolved: bool
+    #: The Input Set that it was tried again as, if it was.
+    retried_as: int | None = None
     #: Whether its event had a place in the operator's Input Sets.
     placed: bool = True
     #: Whether it was given up, so that nothing is made of it.

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from clew.errors import ClewError, NewerLog, SetupFailed, WrongLog
-from clew.ids import WRITES, Port, writes_port
+from clew.ids import WRITES, EventId, Port, writes_port
 from clew.model.certificate import Answer, Body, Changed, EventWrong, Kept, Logged, Sent, SetAside, Taken
 
 #: The version of the tables that this module knows.
@@ -161,6 +161,8 @@ class _Run:
         lengths, checksums, file, start, data = columns
         sizes = json.loads(lengths) if lengths is not None else []
         sums = json.loads(checksums) if sizes else []
+        if len(sums) != len(sizes):
+            raise ValueError(f"{len(sizes)} lengths and {len(sums)} checksums")
         kept = None if data is None else bytes(data)
         return cls(sizes, sums, [0, *accumulate(sizes)], file, start or 0, kept)
 
@@ -339,14 +341,15 @@ class Log:
     def asides(self, operator: str) -> Iterator[SetAside]:
         if self.version < 2:
             return
-        sql = "SELECT number, input_set, records, status, label, error FROM aside WHERE operator = ? ORDER BY number"
-        for number, input_set, records, status, label, error in self._database.rows(sql, operator):
+        columns = "number, input_set, records, status, label, error, retried_as"
+        sql = f"SELECT {columns} FROM aside WHERE operator = ? ORDER BY number"
+        for number, input_set, records, status, label, error, again in self._database.rows(sql, operator):
             with _reading("aside", operator):
                 places = None if records is None else tuple(map(int, json.loads(records)))
                 placed = json.loads(label)[0] != UNPLACED
-                resolved, dropped = status in ("retried", "dropped"), status == "dropped"
-                failed = has_failed(json.loads(error))
-                aside = SetAside(int(number), int(input_set), places, resolved, placed, dropped, failed)
+                retried_as = int(again) if status == "retried" else None
+                dropped, failed = status == "dropped", has_failed(json.loads(error))
+                aside = SetAside(int(number), int(input_set), places, retried_as, placed, dropped, failed)
             yield aside
 
     def late(self, operator: str) -> dict[str, int]:
@@ -358,6 +361,8 @@ class Log:
     def bodies(self, port: Port, first: int, count: int) -> Sequence[Body]:
         found: list[Body] = []
         for start, run in self._runs(port, first, first + count):
+            if max(first, start) != first + len(found):
+                raise EventWrong(str(EventId(port, first + len(found))), "the log has no body of it")
             found += run.bodies(max(first - start, 0), first + count - start)
         return found
 

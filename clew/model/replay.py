@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from clew.errors import ClewError
 from clew.ids import EventId, Port
-from clew.model.certificate import Certificate, Finding, Mistake, Sent, SetAside, Taken, undecided, wrong
+from clew.model.certificate import RAISED, Certificate, Finding, Mistake, Sent, SetAside, Taken, undecided, wrong
 from clew.model.declared import courses, label_of, late_functions
 from clew.model.read import UNPLACED
 from clew.model.windows import Course, Event, Label, NoPlace, NotDeclared, Records
@@ -131,7 +131,7 @@ class Replay:
             yield from self._course()
         except (Mistake, ClewError):
             raise
-        except Exception as error:
+        except RAISED as error:
             # What decides on Input Sets may be the user's own code, which may fail in any way.
             fact = f"its Input Sets cannot be followed: {type(error).__name__}: {error}"
             raise Mistake(wrong(self._spec.name, fact)) from error
@@ -189,6 +189,7 @@ class Replay:
                 self._wrong(f"{self._spec.name}#{number} was never set aside, or was decided on twice")
             aside, claim = self._aside_claims.pop(number)
             if input_set is None:
+                self._check_resolved(aside, input_set)
                 continue
             self._last_set += 1
             if input_set != self._last_set:
@@ -196,6 +197,7 @@ class Replay:
                     f"{self._spec.name}#{number}, which was set aside, was tried again as another Input Set",
                     expected=f"{self._last_set}", found=f"{input_set}",
                 )  # fmt: skip
+            self._check_resolved(aside, input_set)
             again = replace(
                 claim, input_set=input_set, records=self._of_aside(claim, aside), without=(), aside=False, dropped=()
             )
@@ -208,6 +210,15 @@ class Replay:
                 self._check_aside(made)
             else:
                 yield made
+
+    def _check_resolved(self, aside: SetAside, input_set: int | None) -> None:
+        """See that what was set aside has come to what was decided on it."""
+        if (aside.retried_as, aside.dropped) != (input_set, input_set is None):
+            self._wrong(
+                f"{self._spec.name}#{aside.number}, which was set aside, has not come to what was decided on it",
+                input_set=aside.input_set, expected=_come_to(input_set, input_set is None),
+                found=_come_to(aside.retried_as, aside.dropped),
+            )  # fmt: skip
 
     def _of_aside(self, claim: Claim, aside: SetAside) -> Records | None:
         if aside.records is None:
@@ -451,6 +462,12 @@ def check_sent(sent: Iterator[Sent], port: Port, last: int | None = None) -> tup
 
 def _numbers(sets: Sequence[int]) -> str:
     return ", ".join(map(str, sets)) or "none"
+
+
+def _come_to(retried_as: int | None, dropped: bool) -> str:
+    if dropped:
+        return "dropped"
+    return "still set aside" if retried_as is None else f"tried again as Input Set {retried_as}"
 
 
 def _own_facts(event: Event, course: str) -> Event:

@@ -174,3 +174,15 @@ def hooked(tmp_path: Path, down: list[str]) -> Pipeline:
     added = numbers.map(add, name="added", deterministic=True, setup=connect)
     pipeline.sink(added, sqlite(tmp_path / "sink.db", table="added"))
     return pipeline
+
+
+@pytest.mark.parametrize(
+    ("set_to", "told"),
+    [("status = 'retried', retried_as = 4", "tried again as Input Set 4"), ("status = 'held'", "still set aside")],
+)
+def test_what_was_set_aside_must_have_come_to_what_was_decided(set_to: str, told: str, tmp_path: Path) -> None:
+    made = decided(picky(tmp_path), {"picked#1": "drop"})
+    made.change(f"UPDATE aside SET {set_to}")
+    found = only(made.verify())
+    assert found.fact == "picked#1, which was set aside, has not come to what was decided on it"
+    assert (found.input_set, found.expected, found.found) == (2, "dropped", told)

@@ -70,9 +70,8 @@ class Evidence:
 
     def asides(self, operator: str) -> Iterator[SetAside]:
         for number, row in sorted(self._rows.asides.get(operator, {}).items()):
-            resolved, dropped = row.status in ("retried", "dropped"), row.status == "dropped"
-            placed, failed = row.label[0] != UNPLACED, has_failed(row.error)
-            yield SetAside(number, row.input_set, row.records, resolved, placed, dropped, failed)
+            placed, dropped, failed = row.label[0] != UNPLACED, row.status == "dropped", has_failed(row.error)
+            yield SetAside(number, row.input_set, row.records, row.retried_as, placed, dropped, failed)
 
     def late(self, operator: str) -> dict[str, int]:
         row = self._rows.states.get(operator)
