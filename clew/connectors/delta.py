@@ -60,7 +60,8 @@ class Delta(Sink):
         return f"{self.describe()}, by key {self.key}, partitioned by {self.partition_by}"
 
     def holds(self) -> "DeltaHeld":
-        return DeltaHeld(self.path, self.key)
+        # By whatever links it is reached, it is one table.
+        return DeltaHeld(os.path.realpath(self.path), self.key)
 
     def validate_target(self) -> None:
         """Raise SinkFailed when the library is missing or what is named cannot be a table; a missing one is made."""

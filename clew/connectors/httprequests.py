@@ -64,7 +64,7 @@ class Endpoint:
     url: str = field(repr=False)
     headers: Headers = field(repr=False)
     #: Seconds without a sign of life after which an answer counts as lost.
-    timeout: float
+    timeout: float = field(compare=False)
     _secrets: tuple[str, ...] = field(repr=False)
 
     @classmethod

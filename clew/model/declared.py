@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from clew.model.certificate import Certificate, Finding, Mistake, undecided
+from clew.model.certificate import RAISED, Certificate, Finding, Mistake, undecided
 from clew.model.times import IntervalCourse, SessionCourse, groups_of, times_of
 from clew.model.windows import (
     BatchCourse,
@@ -30,10 +30,13 @@ from clew.pipeline.windows import Batch, Count, Each, Every, Window
 def courses(spec: OperatorSpec) -> dict[str, Course]:
     """Return the courses of an operator by function; a general operator has one for all its functions, named "".
 
-    Raises Mistake where a window is none that the model knows.
+    Raises Mistake where a window is none that the model knows, or a general operator has no state to begin with.
     """
     if spec.general is not None:
-        return {"": GeneralCourse(spec.general)}
+        try:
+            return {"": GeneralCourse(spec.general)}
+        except RAISED as error:
+            raise Mistake(undecided(spec.name, f"its initial() fails: {type(error).__name__}: {error}")) from error
     if not spec.functions:
         return {"write": BatchCourse()}
     ports = tuple(spec.inputs)

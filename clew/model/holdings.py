@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from clew.errors import ClewError
 from clew.ids import EventId, Port
-from clew.model.certificate import Body, Finding, wrong
+from clew.model.certificate import RAISED, Body, Finding, wrong
 from clew.model.compare import Row, bucket_of, numbers_of, rows_of, same, shown, unmatched
 from clew.model.interpret import Frames, as_sent
 from clew.model.outside import counts_held, file_tables, partition_tables, tables_held
@@ -124,8 +124,7 @@ class Slice:
             yield from source.read(None, self.slice)
         except ClewError:
             raise
-        except Exception as error:
-            # Somebody's own code may fail in any way.
+        except RAISED as error:
             raise Unreadable(f"{type(error).__name__}: {error}") from error
 
 

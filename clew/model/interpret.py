@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from clew.errors import ClewError
 from clew.ids import EventId
+from clew.model.certificate import RAISED
 from clew.model.declared import of_window
 from clew.model.windows import Records
 from clew.pipeline.enriched import READING, Enriched, OfRecords
@@ -135,7 +136,7 @@ def _resources(function: Generative) -> Any:
         return None
     try:
         return function.besides.setup.value()
-    except Exception as error:
+    except RAISED as error:
         raise NoResources(f"{type(error).__name__}: {error}") from error
 
 

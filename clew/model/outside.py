@@ -16,6 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from clew.errors import ClewError
+from clew.model.certificate import RAISED
 from clew.model.read import Unreadable, opened
 from clew.model.values import Misfit, table_of
 from clew.pipeline.contracts import FilesHeld, Held, RowsHeld
@@ -42,8 +43,7 @@ def tables_held(held: Held, schema: pa.Schema) -> Iterator[pa.Table]:
             yield from held.tables(schema)
         except ClewError:
             raise
-        except Exception as error:
-            # Somebody's own code may fail in any way.
+        except RAISED as error:
             raise Unreadable(f"{type(error).__name__}: {error}") from error
 
 
@@ -173,8 +173,8 @@ def file_written(held: FilesHeld, name: str) -> str:
     return os.path.join(held.places[0], name + _EXTENSIONS[held.format or "parquet"][0])
 
 
-def files_written(held: FilesHeld, prefix: str) -> list[str]:
-    """Return all files of a sink whose names begin so, also in the directories of its partitions."""
+def files_written(held: FilesHeld) -> list[str]:
+    """Return all files of a sink, also in the directories of its partitions."""
     place = held.places[0]
     try:
         names = _tree(place) if held.partition_by else os.listdir(place)
@@ -182,7 +182,7 @@ def files_written(held: FilesHeld, prefix: str) -> list[str]:
         return []
     except OSError as error:
         raise Unreadable(f"{place} cannot be read: {error.strerror}") from error
-    return sorted(os.path.join(place, name) for name in names if os.path.basename(name).startswith(prefix))
+    return sorted(os.path.join(place, name) for name in names)
 
 
 def _tree(place: str) -> Iterator[str]:
@@ -268,22 +268,23 @@ def _parquet(path: str, schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def _csv(path: str, schema: pa.Schema) -> Iterator[pa.Table]:
-    for batch in _open_csv(path):
+    for batch in _open_csv(path, [field.name for field in schema if pa.types.is_binary(field.type)]):
         table = pa.Table.from_batches([batch])
         yield table_of(list(zip(*(table.column(name).to_pylist() for name in schema.names))), schema)
 
 
-def _open_csv(path: str) -> pa.csv.CSVStreamingReader:
+def _open_csv(path: str, binary: Sequence[str] = ()) -> pa.csv.CSVStreamingReader:
     """Open a CSV file as text: how a value is read is decided in one place for all that is text."""
     with open(path, encoding="utf-8-sig", newline="") as file:
-        names = next(csv.reader(file), [])
+        # Empty lines may come before the names.
+        blank, names = next(((at, row) for at, row in enumerate(csv.reader(file)) if row), (0, []))
     options = pa.csv.ConvertOptions(
-        column_types=dict.fromkeys(names, pa.string()),
+        column_types={name: pa.binary() if name in binary else pa.string() for name in names},
         strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""],
     )  # fmt: skip
     # An empty line is a record where there is one column only.
     parse = pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(names) > 1)
-    read = pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK)
+    read = pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK, skip_rows=blank)
     return pa.csv.open_csv(path, read_options=read, parse_options=parse, convert_options=options)
 
 

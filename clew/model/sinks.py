@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from clew.errors import ClewError
 from clew.ids import Port
-from clew.model.certificate import Certificate, EventWrong, Logged, Verdict, undecided, wrong
+from clew.model.certificate import RAISED, Certificate, EventWrong, Logged, Verdict, undecided, wrong
 from clew.model.compare import Row, fold, shown, unmatched
 from clew.model.evidence import bodies_of
 from clew.model.holdings import (
@@ -45,6 +45,10 @@ CHUNK_WRITES = 50
 CHUNK_BYTES = 4 << 20
 
 
+#: What a sink calls a file: run, operator, connection, number of the write action, and perhaps a part.
+_WRITTEN = re.compile(r"([0-9a-f]{32})-.+-\d{9,}(?!\d)")
+
+
 @dataclass(frozen=True)
 class _Writer:
     """A connection that writes to some place."""
@@ -63,8 +67,7 @@ def check_sinks(graph: Graph, certificate: Certificate, compute: Compute, verdic
             port = Port(spec.name, name)
             try:
                 held = sink.holds()
-            except Exception as error:
-                # Somebody's own code may fail in any way.
+            except RAISED as error:
                 fact = f"holds() of {sink.describe()} fails: {type(error).__name__}: {error}"
                 verdict.findings.append(undecided(spec.name, fact))
                 continue
@@ -94,7 +97,16 @@ def _place(held: Held, port: Port) -> Any:
     """Return what two connections have in common when they write to one place; files are known by their writer."""
     if isinstance(held, RowsHeld):
         return place_of(held)
-    return port if isinstance(held, FilesHeld) or type(held).__hash__ is None else held
+    return port if isinstance(held, FilesHeld) or not _has_hash(held) else held
+
+
+def _has_hash(held: Held) -> bool:
+    """Say whether it can be asked what equals this; a frozen dataclass that holds a list has no hash after all."""
+    try:
+        hash(held)
+    except TypeError:
+        return False
+    return True
 
 
 class _Place:
@@ -190,7 +202,9 @@ class _Files(_Place):
             raise Unreadable(f"there is no directory {held.places[0]}")
         # Names of other connections may begin so too, and go on with more words before their number.
         own = re.compile(re.escape(prefix) + r"\d{9,}(?!\d|-(.*-)?\d{9})")
-        found = [path for path in files_written(held, prefix) if own.match(os.path.basename(path))]
+        there = files_written(held)
+        found = [path for path in there if own.match(os.path.basename(path))]
+        self._check_others(held, there)
         expected: set[str] = set()
         works = self._scattered if held.partition_by else self._works
         for compared, finding in self._compute.map(works(writer.port, held, prefix, found, expected)):
@@ -202,6 +216,13 @@ class _Files(_Place):
         if extra and not writer.gone:
             fact = f"{_many(len(extra), 'file')} in {held.places[0]} {_are(len(extra))} of no write action"
             self._add(wrong(self._operator, fact, found=os.path.basename(extra[0])))
+
+    def _check_others(self, held: FilesHeld, there: Sequence[str]) -> None:
+        """Say what other runs have written here: what they wrote once more, their files hold beside this run's."""
+        others = [path for path in there if _run_of(path) not in (None, self._log.run)]
+        if others:
+            fact = f"{_many(len(others), 'file')} in {held.places[0]} {_are(len(others))} of other runs"
+            self._add(undecided(self._operator, f"{fact}, which wrote there too", found=os.path.basename(others[0])))
 
     def _works(
         self, port: Port, held: FilesHeld, prefix: str, found: Sequence[str], expected: set[str]
@@ -227,6 +248,12 @@ class _Files(_Place):
 
     def _all(self, parts: tuple[Part, ...]) -> Written:
         return Written(parts, self._schema_of(parts) or pa.schema([]), self._log.root)
+
+
+def _run_of(path: str) -> str | None:
+    """Return the run that has written a file, by its name."""
+    found = _WRITTEN.match(os.path.basename(path))
+    return found[1] if found is not None else None
 
 
 def _path(parts: tuple[Part, ...], held: FilesHeld, prefix: str) -> str:

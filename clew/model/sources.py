@@ -3,13 +3,13 @@
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from clew.errors import ClewError
 from clew.ids import EventId, Port
-from clew.model.certificate import Certificate, EventWrong, Finding, Verdict, undecided, wrong
+from clew.model.certificate import RAISED, Certificate, EventWrong, Finding, Verdict, undecided, wrong
 from clew.model.compare import shown
 from clew.model.cuts import Cut, as_given, cut_at, in_files, in_rows, numbered
 from clew.model.declared import as_of_code
@@ -20,7 +20,7 @@ from clew.model.read import LogUnreadable, Unreadable
 from clew.model.replay import check_sent
 from clew.model.tiling import tiled
 from clew.model.work import Compute, Intact, Stretch
-from clew.pipeline.contracts import FilesHeld, Held, Replayable, RowsHeld
+from clew.pipeline.contracts import FilesHeld, Held, Plan, Replayable, RowsHeld
 from clew.pipeline.graph import OperatorSpec
 
 #: How many events of a source are planned at a time.
@@ -54,8 +54,7 @@ def check_source(spec: OperatorSpec, certificate: Certificate, compute: Compute,
 def _held(spec: OperatorSpec) -> Held | None:
     try:
         return spec.source.holds() if spec.source is not None else None
-    except Exception as error:
-        # Somebody's own code may fail in any way.
+    except RAISED as error:
         raise Unreadable(f"its holds() fails: {type(error).__name__}: {error}") from error
 
 
@@ -291,10 +290,9 @@ class _Source:
 
     def _read_slices(self) -> Iterator[_Given]:
         """Go through the source as a run would: plan some events, read their slices, go on after the last."""
-        assert isinstance(self._source, Replayable)
         offset, last = None, False
         while not last:
-            plan = self._source.plan(None, offset, _STEP)
+            plan = self._plan(offset)
             slices = [Slice(self._spec.name, self._schema, one) for one in plan.slices]
             count = 0
             for place, (numbers, pieces, after) in zip(slices, self._compute.map(map(ReadSlice, slices))):
@@ -302,6 +300,15 @@ class _Source:
                 count, offset = count + len(pieces), offset if after is None else after
             # A plan without slices would be made for ever.
             last = not slices or (plan.last if plan.last is not None else count < _STEP)
+
+    def _plan(self, offset: Any) -> Plan:
+        assert isinstance(self._source, Replayable)
+        try:
+            return self._source.plan(None, offset, _STEP)
+        except ClewError:
+            raise
+        except RAISED as error:
+            raise Unreadable(f"its plan() fails: {type(error).__name__}: {error}") from error
 
 
 def _records(count: int | None) -> str:

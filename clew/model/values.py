@@ -1,7 +1,8 @@
 """Values as outside systems hold them, brought to the types that they were written as: exact, or refused."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -11,6 +12,11 @@ import pyarrow.types as pt
 from clew.errors import ClewError
 
 Convert = Callable[[Any], Any]
+
+_EPOCH = date(1970, 1, 1)
+#: The days of 400 years.
+_DAYS = 146_097
+_DATED = re.compile(r"([+-]?\d{4,})(?=-\d\d-\d\d)")
 
 
 class Misfit(ClewError):
@@ -81,16 +87,44 @@ def _boolean(value: Any) -> bool:
     return bool(value) if value in (0, 1) else _refused(value)
 
 
-def _date(value: Any) -> date:
-    return date.fromisoformat(value) if isinstance(value, str) else value
+def _date(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    years, text = _within(value)
+    day = date.fromisoformat(text)
+    return day if not years else (day - _EPOCH).days + years // 400 * _DAYS
+
+
+def _within(text: str) -> tuple[int, str]:
+    """Return a date with a year that Python has, and by how many years, a multiple of 400, the text's is later.
+
+    After 400 years the calendar begins again. Arrow writes, and reads, years before 1 and after 9999 too.
+    """
+    found = _DATED.match(text)
+    if found is None or ("0001" <= found[1] <= "9999" and len(found[1]) == 4):
+        return 0, text
+    year = int(found[1])
+    return year - year % 400 - 2000, f"{2000 + year % 400}{text[found.end() :]}"
 
 
 def _time(value: Any) -> time:
     return time.fromisoformat(value) if isinstance(value, str) else value
 
 
-def _timestamp(value: Any) -> datetime:
-    return datetime.fromisoformat(value) if isinstance(value, str) else value
+def _timestamp(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    years, text = _within(value)
+    moment = datetime.fromisoformat(text)
+    if not years:
+        return moment
+    since = moment - datetime(1970, 1, 1, tzinfo=moment.tzinfo and UTC)
+    return (since + timedelta(days=years // 400 * _DAYS)) // timedelta(microseconds=1)
+
+
+def _single(value: Any) -> float:
+    """Round text once; by way of a double it would be twice."""
+    return float(pa.scalar(value).cast(pa.float32()).as_py()) if isinstance(value, str) else float(value)
 
 
 def _duration(value: Any) -> timedelta:
@@ -98,7 +132,8 @@ def _duration(value: Any) -> timedelta:
 
 
 _CONVERTERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
-    (pt.is_string, _text), (pt.is_binary, _binary), (pt.is_integer, _integer), (pt.is_floating, float),
+    (pt.is_string, _text), (pt.is_binary, _binary), (pt.is_integer, _integer), (pt.is_float32, _single),
+    (pt.is_floating, float),
     (pt.is_decimal, _decimal), (pt.is_boolean, _boolean), (pt.is_date, _date), (pt.is_time, _time),
     (pt.is_timestamp, _timestamp), (pt.is_duration, _duration), (pt.is_null, _refused),
 )  # fmt: skip

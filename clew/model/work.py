@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from clew.ids import EventId, Port
-from clew.model.certificate import Answer, Body, EventWrong, Finding, Kept, undecided, wrong
+from clew.model.certificate import RAISED, Answer, Body, EventWrong, Finding, Kept, undecided, wrong
 from clew.model.compare import number_of, numbers_of, rows_of, same_rows, shown, shown_apart, unmatched
 from clew.model.declared import courses
 from clew.model.interpret import Frames, Given, Made, NoResources, as_sent, interpret, interpret_rows
@@ -118,7 +118,7 @@ class Facts:
     def _facts(self, spec: OperatorSpec, own: Mapping[str, Course], table: pa.Table) -> Any:
         try:
             facts = {name: course.facts(table) for name, course in own.items()}
-        except Exception as error:
+        except RAISED as error:
             # Then it has no place, and must have been set aside.
             return NoPlace(f"{type(error).__name__}: {error}")
         return facts if spec.general is None else facts[""]
@@ -172,7 +172,7 @@ class Recompute:
                 finding = undecided(spec.name, fact)
             except EventWrong as error:
                 finding = error.finding(self.operator, input_set=one.claim.input_set)
-            except Exception as error:
+            except RAISED as error:
                 finding = _failed(spec, one.claim, error)
             if finding is not None:
                 return Recomputed(finding, {})
@@ -212,8 +212,7 @@ class Recompute:
             sent = all(self._is_sent(spec, port, table) for port, made_of in made.outputs.items() for table in made_of)
         except NoResources:
             raise
-        except Exception:
-            # Somebody's own code may fail in any way.
+        except RAISED:
             return True
         return not sent or not made.writes.keys() <= spec.sinks.keys()
 
@@ -256,6 +255,9 @@ class Recompute:
     def _compare(self, spec: OperatorSpec, one: Evidence, made: Made, again: Callable[[], Made]) -> Finding | None:
         frames = spec.function(one.claim.function).style == "dataframe"
         same = _same_records if frames else _same_events
+        for connection in made.writes.keys() - spec.sinks.keys():
+            fact = f"its function writes to {connection}, which is not declared"
+            return wrong(spec.name, fact, event=_first_event(spec, one.claim), input_set=one.claim.input_set)
         for port in spec.outputs:
             found = self._logged(spec, one, port)
             expected = self._sent(made, port)
@@ -290,7 +292,7 @@ class Recompute:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Give a function its Input Set again, and return what it writes."""
+    """Give a function its Input Set again, and return what it writes; None where it writes less than before."""
 
     work: Recompute
     index: int
@@ -301,9 +303,9 @@ class Rewrite:
     def evidence(self) -> Evidence:
         return self.work.evidence[self.index]
 
-    def run(self, graph: Graph, frames: Frames | None) -> pa.Table:
+    def run(self, graph: Graph, frames: Frames | None) -> pa.Table | None:
         made = self.work.again(graph.operators[self.work.operator], self.evidence, frames)
-        return made.writes[self.connection][self.nth]
+        return next(iter(made.writes.get(self.connection, [])[self.nth :]), None)
 
 
 @lru_cache(maxsize=16)
@@ -344,7 +346,7 @@ def _same_records(one: Sequence[pa.Table], other: Sequence[pa.Table]) -> bool:
     return not missing and not extra
 
 
-def _failed(spec: OperatorSpec, claim: Claim, error: Exception) -> Finding:
+def _failed(spec: OperatorSpec, claim: Claim, error: BaseException) -> Finding:
     fact = f"its Output Set cannot be computed again: {type(error).__name__}: {error}"
     return wrong(spec.name, fact, input_set=claim.input_set, event=_first_event(spec, claim))
 

@@ -336,3 +336,16 @@ def test_a_person_at_a_terminal_sees_how_far_it_is(file: str, tmp_path: Path) ->
 def test_help_tells_the_exit_codes() -> None:
     told = " ".join(call("verify", "--help").stdout.split())
     assert "0 it is explained; 1 it is not, or there is no log; 2 the command line is wrong; 4 it cannot be" in told
+
+
+def test_a_function_that_ends_the_process_does_not_give_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = "sums(table: pa.Table) -> pa.Table:\n    if 'LEAVE' in os.environ:\n        raise SystemExit(0)\n"
+    file = write(tmp_path, "leaving.py", TOTALS.replace("sums(table: pa.Table) -> pa.Table:\n", gone)) + ":pipeline"
+    assert call("run", file, "--engine", "inline", "--log", log_url(tmp_path)).exit_code == 0
+    assert verify(file, tmp_path).exit_code == 0
+    monkeypatch.setenv("LEAVE", "1")
+    done = verify(file, tmp_path)
+    assert done.exit_code == 1
+    assert "its Output Set cannot be computed again: SystemExit: 0" in done.output

@@ -22,8 +22,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clew import disk, faultpoint
-from clew.connectors import delta
+from clew import Pipeline, disk, faultpoint
+from clew.connectors import delta, generator
 from clew.errors import GraphError, SinkFailed, StaleWriter
 from clew.faultpoint import CrashInjected
 from clew.pipeline.contracts import WriteAction
@@ -41,7 +41,7 @@ from tests.connectors.crashes import (
     words,
     write_command,
 )
-from tests.model.runs import explained, only
+from tests.model.runs import explained, finished, only
 
 FIRST = WriteAction("run1", "totals", "out", 1, incarnation=1)
 #: The package of connectors calls a function by the name of its module.
@@ -341,6 +341,16 @@ def test_a_file_that_the_table_no_longer_needs_may_be_gone(tmp_path):
     old.unlink()
     delta_module._synced.clear()
     assert sink.applied(FIRST)
+
+
+def test_two_sinks_of_one_table_are_judged_together_by_whatever_links_they_reach_it(tmp_path):
+    (tmp_path / "table").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "table")
+    pipeline = Pipeline("linked")
+    numbers = pipeline.source("numbers", generator(lambda index: pa.table({"n": [index]}), 3))
+    for name in ("table", "link"):
+        numbers.sink(delta(tmp_path / name), name=f"to_{name}")
+    assert explained(finished(pipeline, tmp_path).verify())
 
 
 def test_a_checkpoint_keeps_the_markers_and_is_synced(tmp_path, monkeypatch):

@@ -103,6 +103,9 @@ def test_a_sink_is_idempotent_and_checkable_with_an_address_to_check_at():
     assert (plain.transactional, plain.idempotent, plain.checkable) == (False, True, False)
     assert (checked.transactional, checked.idempotent, checked.checkable) == (False, True, True)
     assert plain.holds() is None
+    # How long one waits for it changes nothing of what it holds.
+    list_of = "http://h/list"
+    assert http(list_of, holds=list_of, timeout=1).holds() == http(list_of, holds=list_of).holds()
 
 
 @pytest.mark.parametrize("fault", ["lose", "hang"])

@@ -291,9 +291,7 @@ def test_any_values_come_back_to_an_independent_reader_and_to_the_checker(made, 
         out.write(ACTION, iter([table]), SCHEMA)
         if format == "parquet":
             assert multiset(by_day(Path(place), SCHEMA, tuple(VALUES)) if made else []) == multiset(table.to_pylist())
-        found = [
-            one for path in files_written(out.holds(), "run1-") for one in partition_tables(path, out.holds(), SCHEMA)
-        ]
+        found = [one for path in files_written(out.holds()) for one in partition_tables(path, out.holds(), SCHEMA)]
         assert multiset(row for one in found for row in one.to_pylist()) == multiset(table.to_pylist())
 
 

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
 from clew import Pipeline
 from clew.connectors import files, generator
 from clew.model.compare import numbers_of, rows_of, shown, shown_apart
+from clew.model.outside import file_tables
 from tests.model.runs import explained, finished, first
 
 FIVE = [(number,) for number in range(5)]
@@ -68,3 +70,37 @@ def test_a_run_with_such_times_is_explained(tmp_path: Path) -> None:
     file = min((tmp_path / "out").glob("*.parquet"))
     pa.parquet.write_table(times.slice(1), file)
     assert first(made.verify()).expected == "t '10000-01-01 00:00:00.000000', d '10000-01-01'"
+
+
+def test_times_that_python_has_no_dates_for_are_read_from_text(tmp_path: Path) -> None:
+    """Dates over the whole range in which Arrow writes and reads them, as a CSV file has them."""
+    days = [-719_162, -719_163, -719_529, 2_932_896, 2_932_897, *range(-4_000_000, 4_000_000, 9_973)]
+    late = 86_399_999_999
+    given = pa.table({
+        "day": pa.array(days, pa.int32()).cast(pa.date32()),
+        "at": pa.array([day * 86_400_000_000 + late for day in days], TIMES),
+        "utc": pa.array([day * 86_400_000_000 + 5 for day in days], pa.timestamp("us", "UTC")),
+    })  # fmt: skip
+    pyarrow.csv.write_csv(given, tmp_path / "given.csv")
+    assert pa.concat_tables(file_tables(str(tmp_path / "given.csv"), given.schema)).equals(given)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        ("\n\nn\n1\n", pa.int64()),
+        ("\r\nn\r\n1\r\n", pa.int64()),
+        ("n\nabc\n", pa.binary()),
+        # Between two floats: by way of a double it would be rounded twice.
+        ("n\n1.00000017881393432617187499\n", pa.float32()),
+        ("n\n0000-01-01\n", pa.date32()),
+    ],
+)
+def test_a_csv_file_is_read_as_the_source_reads_it(content: str, kind: pa.DataType, tmp_path: Path) -> None:
+    (tmp_path / "given.csv").write_text(content, newline="")
+    pipeline = Pipeline("read")
+    given = files(tmp_path / "given.csv", schema=pa.schema([("n", kind)]))
+    pipeline.sink(pipeline.source("given", given), files(tmp_path / "out"))
+    made = finished(pipeline, tmp_path)
+    assert made.verify().counts["source records"] == 1
+    assert explained(made.verify())

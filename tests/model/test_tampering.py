@@ -249,6 +249,27 @@ def test_a_copy_of_a_file_under_its_own_name(tmp_path: Path) -> None:
     assert (found.operator, found.found) == ("to_csv", f"{last.name}.bak")
 
 
+@pytest.mark.parametrize("by", [(), ("g",)])
+def test_files_of_another_run_in_the_same_directory_are_undecided(by: tuple[str, ...], tmp_path: Path) -> None:
+    """As a run whose log was lost leaves them: all is there twice."""
+    pipeline = Pipeline("again")
+    source = pipeline.source("source", generator(lambda index: pa.table({"n": [index], "g": ["a"]}), 3))
+    pipeline.sink(source, files(tmp_path / "out", partition_by=by), name="sink")
+    for again in ("one", "other"):
+        (tmp_path / again).mkdir()
+        made = finished(pipeline, tmp_path / again)
+        assert explained(made.verify()) if again == "one" else True
+    found = only(made.verify(), "undecided")
+    assert "of other runs, which wrote there too" in found.fact
+    # What is nobody's file is nobody's business.
+    for path in (tmp_path / "out").rglob("*.parquet"):
+        if path.name == found.found or not path.name.startswith(
+            made.ask("SELECT value FROM meta WHERE key = 'run_id'")[0][0]
+        ):
+            path.rename(path.with_name(f"kept-{path.name}"))
+    assert explained(made.verify())
+
+
 def test_files_of_a_sink_whose_name_begins_as_that_of_another_are_its_own(tmp_path: Path) -> None:
     pipeline = Pipeline("names")
     source = pipeline.source("numbers", generator(lambda index: pa.table({"n": [index]}), 4))
@@ -385,6 +406,23 @@ def test_a_body_removed(singles: Finished) -> None:
     assert found.operator == "doubled"
     assert found.fact == "the log has no body of it"
     assert int(found.event.removeprefix("doubled.out#")) <= 11
+
+
+def test_a_body_in_the_place_of_another(tmp_path: Path) -> None:
+    pipeline = Pipeline("moved")
+    given = generator(lambda index: pa.table({"n": [index]}), 8, replayable=False)
+    pipeline.source("source", given, max_turn_events=3).sink(sqlite(tmp_path / "sink.db", table="t"), name="sink")
+    made = finished(pipeline, tmp_path)
+    assert explained(made.verify())
+    ((row, number),) = made.ask("SELECT rowid, first FROM body WHERE operator = 'source' AND first > 1 LIMIT 1")
+    made.change("UPDATE body SET first = first + 1 WHERE rowid = :row", row=row)
+    found = first(made.verify())
+    assert (found.event, found.fact) == (f"source.out#{number}", "the log has no body of it")
+
+
+def test_bodies_with_too_few_checksums(singles: Finished) -> None:
+    singles.change("UPDATE body SET checksums = '[]' WHERE operator = 'numbers' AND first = 1")
+    assert "table body of the log holds what cannot be read, of numbers.out: ValueError" in first(singles.verify()).fact
 
 
 def test_a_record_of_a_source_dropped_from_the_log(singles: Finished) -> None:
