@@ -29,6 +29,9 @@ def print_verdict(verdict: Verdict) -> None:
     if verdict.word == "explained" and verdict.counted:
         told = ", ".join(verdict.counted)
         typer.echo(f"counted, not computed again: Output Sets of {told}, not declared deterministic")
+    if verdict.word == "explained" and verdict.as_logged:
+        told = ", ".join(verdict.as_logged)
+        typer.echo(f"taken as logged: Input Sets of {told}, which decides on them anew each time it is asked")
     if gone_through:
         typer.echo(f"gone through: {gone_through}")
 
@@ -40,4 +43,5 @@ def as_mapping(verdict: Verdict) -> Mapping[str, Any]:
         "findings": [asdict(finding) for finding in verdict.ranked()],
         "counts": verdict.counts,
         "counted": verdict.counted,
+        "as_logged": verdict.as_logged,
     }

@@ -249,6 +249,8 @@ class Verdict:
     counts: dict[str, int] = field(default_factory=dict)
     #: The operators whose Output Sets were counted and not computed again, for they may be anything.
     counted: list[str] = field(default_factory=list)
+    #: Of these, the ones whose Input Sets, too, may be any: they are taken as the log says.
+    as_logged: list[str] = field(default_factory=list)
 
     @property
     def word(self) -> str:

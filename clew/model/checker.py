@@ -9,10 +9,12 @@ they can; and that the sinks hold, as multisets, what the certificate says was w
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from itertools import chain
 from typing import Any
 
 from clew.ids import Port
+from clew.model.as_logged import AsLogged, decides_anew
 from clew.model.certificate import Certificate, EventWrong, Finding, Kept, Mistake, Sent, Verdict, undecided, wrong
 from clew.model.declared import as_of_code, is_of_code
 from clew.model.evidence import Gathering, answers_whole, stretches
@@ -78,21 +80,37 @@ class Checker:
         return any(not write.done for name in spec.sinks for write in self._log.writes(Port(spec.name, name)))
 
     def _check_operator(self, spec: OperatorSpec) -> None:
+        def facts(port: str, sent: Iterable[Sent]) -> Iterator[Any]:
+            return self._facts(spec, port, sent)
+
+        before = deepcopy(self._verdict)
         try:
-            # What it goes through first it looks for at once.
-            replay = Replay(spec, self._log, lambda port, sent: self._facts(spec, port, sent))
             try:
-                if self._is_followed(spec):
-                    self._go_through(spec, replay)
-            finally:
-                self._verdict.count("events", replay.events)
-                if replay.dropped:
-                    # No mistake, and yet less than came in: whoever reads the verdict is told.
-                    self._verdict.count("set aside and dropped", replay.dropped)
+                # What it goes through first it looks for at once.
+                self._follow(spec, Replay(spec, self._log, facts))
+            except Mistake as mistake:
+                if mistake.finding.weight != "wrong" or not decides_anew(spec, self._log, facts):
+                    raise
+                self._verdict = before
+                if spec.settings.deterministic:
+                    fact = "is declared deterministic and is not: its assign or ready decides something else each time"
+                    raise Mistake(wrong(spec.name, fact)) from mistake
+                self._verdict.as_logged.append(spec.name)
+                self._follow(spec, AsLogged(spec, self._log))
         except Mistake as mistake:
             self._add(mistake.finding)
         except EventWrong as error:
             self._add(error.finding(spec.name))
+
+    def _follow(self, spec: OperatorSpec, replay: Replay) -> None:
+        try:
+            if self._is_followed(spec):
+                self._go_through(spec, replay)
+        finally:
+            self._verdict.count("events", replay.events)
+            if replay.dropped:
+                # No mistake, and yet less than came in: whoever reads the verdict is told.
+                self._verdict.count("set aside and dropped", replay.dropped)
 
     def _is_followed(self, spec: OperatorSpec) -> bool:
         """Say whether Input Sets can be followed from the start: not where what forms them was changed on the way."""

@@ -139,7 +139,7 @@ class Replay:
 
     def _course(self) -> Iterator[Claim]:
         waiting = set(self._spec.inputs)
-        for seq, taken, event, end in self._merged():
+        for seq, taken, event, end in self.taken():
             self.events += 1
             if seq != self.events:
                 self._wrong(f"took event number {seq} where number {self.events} was due", event)
@@ -166,7 +166,7 @@ class Replay:
             senders = ", ".join(str(self._spec.inputs[port]) for port in sorted(waiting))
             self._wrong(f"has not taken the end of {senders}")
 
-    def _merged(self) -> Iterator[tuple[int, Any, Any, Any]]:
+    def taken(self) -> Iterator[tuple[int, Any, Any, Any]]:
         """Yield what all ports took, and what the clock decided, in order: (number, taken, event, end or decision)."""
         streams = [self._port(port, sender) for port, sender in self._spec.inputs.items()]
         decisions = ((seq, None, None, decision) for seq, decision in self._log.decisions(self._spec.name))

@@ -9,11 +9,12 @@ from clew.faultpoint import arm
 from clew.ids import EventId, Port
 from clew.lineage.trace import backward, forward
 from clew.pipeline.schema import from_bytes
-from clew.run import Log, run
+from clew.run import Log, run, verify
 from clew.runtime.bodies import load
 from clew.runtime.codec import decode
 from clew.store.base import KeptStore
 from tests.lineage.pipelines import EVENTS, diamond
+from tests.model.runs import explained
 
 SOURCE = Port("numbers", "out")
 PORTS = [Port(operator, "out") for operator in ("some", "chance", "joined", "threes")]
@@ -68,6 +69,8 @@ def test_lineage_is_what_the_records_tell_backward_and_forward(
         _check_writes(store)
     finally:
         store.close()
+    # The judge follows the lineage of all of them, chance's too.
+    assert explained(verify(pipeline, log=log_url, engine="inline"))
 
 
 def _check_reads(store: KeptStore) -> None:
