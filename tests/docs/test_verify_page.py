@@ -11,7 +11,7 @@ import pytest
 
 from clew import Pipeline
 from clew.app.terminal import FAILED, UNDECIDED
-from clew.app.verdict import exit_code
+from clew.app.verdict import exit_code, print_verdict
 from clew.connectors import generator
 from clew.model.certificate import Verdict, undecided, wrong
 from clew.run import run, verify
@@ -44,8 +44,10 @@ def timeless(text: str) -> str:
     return re.sub(r"\d+ Input Sets", "some Input Sets", text)
 
 
-def test_the_examples_are_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    explained, counted, changed, collected = [timeless(text) for text in blocks(PAGE, "")]
+def test_the_examples_are_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explained, counted, as_logged, changed, collected = [timeless(text) for text in blocks(PAGE, "")]
     (code,) = blocks(ROOT / "README.md", "python")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "first.py").write_text(code)
@@ -60,6 +62,8 @@ def test_the_examples_are_what_is_printed(tmp_path: Path, monkeypatch: pytest.Mo
     assert verdict() == changed
     assert call("gc", "first.py").exit_code == 0
     assert verdict() == collected
+    print_verdict(Verdict(as_logged=["chance"]))
+    assert capsys.readouterr().out.endswith(as_logged)
 
 
 def test_the_verdicts_have_the_exit_codes_that_the_page_says() -> None:
