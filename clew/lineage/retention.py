@@ -16,7 +16,8 @@ from clew.store.base import Lineages
 class Keep:
     """What is kept of a scope: events of the target of so many seconds, and as many as these bytes have room for.
 
-    The bytes are those of all events on the scope's paths. None is no limit.
+    The bytes are those of all events on the scope's paths, save what stays anyway, since something is still to be made
+    of it. None is no limit.
     """
 
     start: Port
@@ -40,13 +41,16 @@ def _of_scope(log: Lineages, known: Connections, keep: Keep, now: float) -> dict
     oldest = collected + 1
     if keep.seconds is not None:
         oldest = max(oldest, log.made_before(keep.target, now - keep.seconds) + 1)
-    if keep.bytes is None or _size(log, _needed(log, known, keep, oldest)) <= keep.bytes:
+    if keep.bytes is None:
+        return _needed(log, known, keep, oldest)
+    room = keep.bytes + _size(log, _needed(log, known, keep, last + 1))
+    if _size(log, _needed(log, known, keep, oldest)) <= room:
         return _needed(log, known, keep, oldest)
     # What is needed shrinks with every event of the target that is given up.
     low, high = oldest, last + 1
     while low < high:
         middle = (low + high) // 2
-        if _size(log, _needed(log, known, keep, middle)) <= keep.bytes:
+        if _size(log, _needed(log, known, keep, middle)) <= room:
             high = middle
         else:
             low = middle + 1

@@ -166,8 +166,9 @@ class SqlLineage(ABC):
         with self._reading() as log:
             rows = log.fetch(
                 "SELECT coalesce(sum(bytes), 0) FROM sent WHERE operator = ? AND port = ? AND first >= coalesce(("
-                "SELECT max(b.first) FROM sent b WHERE b.operator = ? AND b.port = ? AND b.first <= ?), 0)",
-                *port, *port, number,
+                "SELECT max(b.first) FROM sent b WHERE b.operator = ? AND b.port = ? AND b.first <= ?), 0) "
+                "AND first + count > ?",
+                *port, *port, number, number,
             )  # fmt: skip
         return int(rows[0][0])
 

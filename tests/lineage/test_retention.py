@@ -6,9 +6,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from clew import Pipeline
+from clew import Count, Pipeline, files, generator
 from clew.errors import EventExpired, GraphErrors
 from clew.ids import EventId, Port
 from clew.lineage.retention import Keep, kept
@@ -88,6 +89,37 @@ def test_what_is_kept_by_size_has_room_and_one_event_more_would_not(tmp_path: Pa
         assert nothing[THREES] == store.extent(THREES)[1] + 1
 
     made.ask(check)
+
+
+def test_what_stays_for_what_is_in_quarantine_takes_no_room_from_what_is_kept(tmp_path: Path) -> None:
+    limit = 40_000
+
+    def first_kept(name: str, broken: int) -> tuple[int, int]:
+        (tmp_path / name).mkdir()
+        pipeline = Pipeline(name)
+
+        def pass_on(record: dict[str, Any]) -> dict[str, Any]:
+            if record["n"] == broken:
+                raise ValueError("broken")
+            return record
+
+        source = pipeline.source(
+            "source", generator(lambda i: pa.table({"n": [i], "pad": ["x" * 400]}), 200), max_turn_events=10
+        )
+        passed = source.map(pass_on, name="passed", on_error="quarantine", attempts=1, max_turn_events=10)
+        passed.window(Count(10)).aggregate(name="tens", total=("n", "sum")).sink(files(tmp_path / name), name="sink")
+        url = f"sqlite:///{tmp_path / name / 'log.db'}"
+        run(pipeline, log=url, engine="inline")
+        store = Log.at(url, name).open(name)
+        try:
+            tens = Port("tens", "out")
+            return kept(store, [Keep(Port("source", "out"), tens, bytes=limit)], now=0)[tens], store.extent(tens)[1]
+        finally:
+            store.close()
+
+    whole, held = first_kept("whole", broken=-1), first_kept("held", broken=3)
+    # All events of the source stay for the record that failed, so that more of the others have room.
+    assert 1 < held[0] < whole[0] < min(whole[1], held[1])
 
 
 def test_scopes_add_up_port_by_port(tmp_path: Path) -> None:
