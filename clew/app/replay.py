@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from functools import wraps
+from types import GeneratorType
 from typing import Annotated, Any
 
 import typer
@@ -146,12 +147,17 @@ class _Debugger(pdb.Pdb):
 
 
 def stopping(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that stops in the debugger at the first line of another."""
+    """Return a function that stops in the debugger at the first line of another, also of one with `yield`."""
 
     @wraps(function)
     def stopped(*args: Any, **given: Any) -> Any:
         debugger = _Debugger()
         result = debugger.runcall(function, *args, **given)
+        if isinstance(result, GeneratorType):
+            # The call has only made it: its body runs here, while the debugger sees it.
+            made = debugger.runcall(list, result)
+            # A generator again, or what takes it would take something else than without the debugger.
+            result = (one for one in made or ())
         if debugger.left:
             raise DebuggerLeft
         return result

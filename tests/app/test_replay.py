@@ -130,6 +130,77 @@ def test_the_debugger_stops_inside_the_function_and_no_jvm_is_started(file: str)
     assert (left.returncode, left.stderr) == (1, "the debugger was left before the function had ended\n")
 
 
+YIELDING = """
+import os
+import pyarrow as pa
+from clew import Operator, Pipeline, files, generator
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+pipeline = Pipeline("yielding")
+numbers = pipeline.source("numbers", generator(lambda i: pa.table({"n": [i]}), 3))
+
+
+@pipeline.flat_map(numbers)
+def twice(given):
+    for half in range(2):
+        yield {"n": given["n"], "half": half}
+
+
+@pipeline.operator(numbers)
+def apart(given: pa.Table):
+    yield given
+    yield given.slice(0, 0)
+
+
+class Alone(Operator):
+    def assign(self, event, state):
+        return [event.number]
+
+    def ready(self, state, opened):
+        return list(opened)
+
+    def generate(self, given, context):
+        yield given.table()
+
+
+alone = pipeline.general("alone", Alone(), numbers)
+
+
+@pipeline.filter(numbers)
+def kept(given):
+    yield False
+
+
+for name in ("twice", "apart", "alone", "kept"):
+    pipeline.sink(pipeline.port(name), files(os.path.join(HERE, name)), name=f"{name}_sink")
+"""
+
+
+@pytest.mark.parametrize(
+    ("operator", "line"),
+    [
+        ("twice", "for half in range(2):"), ("apart", "yield given"), ("alone", "yield given.table()"),
+        # What it returns is true, whatever it yields: in the debugger too.
+        ("kept", "yield False"),
+    ],
+)  # fmt: skip
+def test_the_debugger_stops_inside_a_function_with_yield(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator: str, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = write(tmp_path, "yielding.py", YIELDING)
+    assert call("run", file, "--engine", "inline").exit_code == 0
+    command = [sys.executable, "-m", "clew.app.main", "replay", file, operator, "--event", "numbers#2", "--pdb"]
+    typed = "p 'type', type(given).__name__\ncontinue\n"
+    ended = subprocess.run(command, input=typed, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert f"-> {line}\n(Pdb) ('type', " in ended.stdout
+    assert ended.stdout.count("(Pdb)") == 2
+    assert "the same again" in ended.stdout
+    left = subprocess.run(command, input="quit\n", capture_output=True, text=True, timeout=120)
+    assert (left.returncode, left.stderr) == (1, "the debugger was left before the function had ended\n")
+
+
 @pytest.mark.parametrize(
     ("operator", "event", "said"),
     [
