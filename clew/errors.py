@@ -667,6 +667,21 @@ class OtherRead(ClewError):
 
 
 @dataclass(eq=False)
+class AnswersNotKept(ClewError):
+    """An Input Set in quarantine that reads, so that it cannot be run again as it was."""
+
+    operator: str
+    input_set: int
+
+    def __str__(self) -> str:
+        return (
+            f"Input Set {self.input_set} of {self.operator} was set aside, and the log does not have what its reads "
+            "were answered: the answers of an attempt that failed are not kept; have it tried again with `clew "
+            "quarantine retry` and a run, which keeps those of an attempt that succeeds, or choose another event"
+        )
+
+
+@dataclass(eq=False)
 class NotCaptured(ClewError):
     """Lineage was asked of a port that it is not captured for."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from clew.errors import (
+    AnswersNotKept,
     CameTooLate,
     FormedOtherwise,
     NoInputSet,
@@ -15,6 +16,7 @@ from clew.errors import (
     NotAnOperator,
     NotCaptured,
     NotMadeBy,
+    OtherRead,
     SetDropped,
     SetExpired,
     SetOpen,
@@ -358,6 +360,9 @@ def _compared(store: KeptStore, engine: Engine, sets: Sequence[Past], root: str 
         outputs = tuple(event for events in one.outputs.values() for event in events)
         made = Replayed(one.spec.name, one.work.number, one.events, outputs)
         if isinstance(result, Failure):
+            if result.kind == OtherRead.__name__ and _aside(store, one.spec.name, one.work.number) is not None:
+                # It may read as it did: the log keeps no answers that an Output Set does not come from.
+                raise AnswersNotKept(one.spec.name, one.work.number)
             yield replace(made, failure=result)
             continue
         found = tuple(

@@ -206,3 +206,76 @@ def test_what_was_tried_again_is_compared_where_it_was_made(
     again = call("replay", file, "parse", "--event", "lines#4")
     assert again.exit_code == 0, again.stdout
     assert again.stdout.count("the same again") == (1 if whole else 2)
+
+
+ASKING = """
+import os
+import pyarrow as pa
+from clew import Connection, Operator, Pipeline, files, generator
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+pipeline = Pipeline("asking")
+numbers = pipeline.source("numbers", generator(lambda i: pa.table({"n": [i]}), 4))
+
+
+class Prices(Connection):
+    def describe(self):
+        return "prices"
+
+    def read(self, action):
+        # Another answer every time: only the log knows what it was.
+        return pa.table({"price": [int.from_bytes(os.urandom(3), "big")]})
+
+
+class Priced(Operator):
+    def assign(self, event, state):
+        return [event.number]
+
+    def ready(self, state, opened):
+        return list(opened)
+
+    def generate(self, given, context):
+        n = given.table()["n"][0].as_py()
+        if n == %(before)s:
+            raise ValueError("failed before it read")
+        price = context.read("prices", f"of {n}")["price"][0].as_py()
+        if n == %(after)s:
+            raise ValueError("failed after it read")
+        return pa.table({"price": [price]})
+
+
+priced = pipeline.general("priced", Priced(), numbers, reads={"prices": Prices()}, on_error="quarantine", attempts=1)
+pipeline.sink(priced, files(os.path.join(HERE, "priced")))
+"""
+
+
+@pytest.fixture
+def asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    file = write(tmp_path, "asking.py", ASKING % {"before": 1, "after": 2})
+    assert call("run", file, "--engine", "inline").exit_code == 5
+    return file
+
+
+def test_answers_of_an_attempt_that_failed_are_said_not_to_be_kept(asking: str) -> None:
+    answer = call("replay", asking, "priced", "--event", "numbers#3")
+    assert (answer.exit_code, answer.stdout) == (1, "")
+    assert answer.stderr == (
+        "error: Input Set 3 of priced was set aside, and the log does not have what its reads were answered: the "
+        "answers of an attempt that failed are not kept; have it tried again with `clew quarantine retry` and a run, "
+        "which keeps those of an attempt that succeeds, or choose another event\n"
+    )
+
+
+def test_what_failed_before_it_read_is_run_again(asking: str) -> None:
+    answer = call("replay", asking, "priced", "--event", "numbers#2")
+    assert answer.exit_code == 1
+    assert "logged as nothing: fails now with ValueError: failed before it read" in answer.stdout
+
+
+def test_what_was_tried_again_has_the_answers_that_it_got_then(asking: str) -> None:
+    Path(asking).write_text(ASKING % {"before": None, "after": None})
+    call("quarantine", "retry", asking, "--all")
+    assert call("run", asking, "--engine", "inline").exit_code == 0
+    for event in ("numbers#2", "numbers#3"):
+        assert "the same again" in call("replay", asking, "priced", "--event", event).stdout
