@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 #: Wraps a user's function, so that something happens when it is called.
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+#: Of how many Input Sets that collection has worn it is asked at once what is left of them.
+_WORN_AT_ONCE = 1_000
+
 
 @contextmanager
 def opened(graph: Graph, log: str | None, bodies: str | None) -> Iterator[tuple[KeptStore, Log]]:
@@ -313,18 +316,28 @@ def _sets(store: KeptStore, spec: OperatorSpec, event: EventId) -> list[InputSet
 
 def _made(store: KeptStore, spec: OperatorSpec) -> Iterator[InputSetId]:
     """Yield the Input Sets that were made into Output Sets, empty ones too, as far as they are in the log."""
-    captured = store.captures().get(spec.name, Capture()).inputs
     state = store.state(spec.name)
     last = 0 if state is None else int(state.context["input_set"])
     still_open = store.open_sets(spec.name)
-    for number in map(InputSetId, range(1, last + 1)):
-        members = store.inputs_of(spec.name, number, 1)
-        # Lineage leaves out what no event on its paths has a part in.
-        traced = any(member.port.name in captured for member in members)
-        if not traced or number in still_open or _aside(store, spec.name, number) is not None:
+    for number in _traced(store, spec, last):
+        if number in still_open or _aside(store, spec.name, number) is not None:
             continue
         if _was_given(store, spec.name, number):
             yield number
+
+
+def _traced(store: KeptStore, spec: OperatorSpec, last: int) -> Iterator[InputSetId]:
+    """Yield the Input Sets up to one of which events are left; lineage leaves out what none on its paths has a part in.
+
+    Of those that collection has worn most have none left, so they are asked for many at once.
+    """
+    captured = store.captures().get(spec.name, Capture()).inputs
+    worn, first = max(store.worn(spec.name).taken.values(), default=0), 1
+    while first <= last:
+        count = min(_WORN_AT_ONCE, worn + 1 - first) if first <= worn else 1
+        members = store.inputs_of(spec.name, InputSetId(first), count)
+        yield from sorted({member.input_set for member in members if member.port.name in captured})
+        first += count
 
 
 def _aside(store: KeptStore, operator: str, number: InputSetId) -> AsideStatus | None:

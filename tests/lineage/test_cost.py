@@ -17,7 +17,7 @@ from clew.run import Log, run
 from clew.store.sqlite_writer import SqliteLog
 
 
-def chain(directory: Path, events: int) -> str:
+def chain(directory: Path, events: int) -> Pipeline:
     pipeline = Pipeline("chain")
     source = pipeline.source("source", generator(lambda index: pa.table({"n": [index]}), events), max_turn_events=50)
 
@@ -30,7 +30,7 @@ def chain(directory: Path, events: int) -> str:
         return table.slice(0, 1)
 
     pipeline.sink(tens, files(directory / "out"))
-    return logged(pipeline, directory)
+    return pipeline
 
 
 def logged(pipeline: Pipeline, directory: Path) -> str:
@@ -92,7 +92,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 def rows_read(directory: Path, events: int, rows: Counting) -> tuple[int, int]:
     """Return how many rows a trace back and a trace forward read, in the middle of a log."""
-    with closing(Log.at(chain(directory, events), "chain").open("chain")) as store:
+    with closing(Log.at(logged(chain(directory, events), directory), "chain").open("chain")) as store:
         made, taken = EventId(Port("tens", "out"), events // 20), EventId(Port("source", "out"), events // 2)
         back = rows(lambda: len(backward(store, made).events(Port("source", "out"))) == 10)
         return back, rows(lambda: forward(store, taken).events(Port("tens", "out")))
@@ -126,3 +126,37 @@ def test_what_is_asked_does_not_cost_more_with_more_in_quarantine(tmp_path: Path
         assert after[0] <= before[0] * times + 8
         # What is found by halves takes a step more where there is twice as much.
         assert after[1] <= before[1] * times * 1.5
+
+
+def cost_after_collection(directory: Path, events: int, rows: Counting) -> tuple[int, int]:
+    """Return what is read, and done, by a comparison of which collection has left the last twenty Input Sets."""
+    pipeline = chain(directory, events)
+    url, graph = logged(pipeline, directory), pipeline.graph()
+    with closing(Log.at(url, "chain").open("chain")) as store:
+        store.collect(keep=dict.fromkeys((Port("source", "out"), Port("each", "out")), events - 19))
+    return rows(lambda: [one.input_set for one in diff(graph, "each", log=url)] == last(20, events)), rows.steps
+
+
+def last(count: int, events: int) -> list[int]:
+    return list(range(events - count + 1, events + 1))
+
+
+def test_a_comparison_does_not_cost_more_with_more_collected(tmp_path: Path, rows: Counting) -> None:
+    small = cost_after_collection(tmp_path / "small", 100, rows)
+    large = cost_after_collection(tmp_path / "large", 900, rows)
+    assert large[0] <= small[0] + 8
+    assert large[1] <= small[1] * 1.5
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 10, 1_000])
+def test_a_comparison_begins_with_the_first_input_set_of_which_anything_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr("clew.retrace._WORN_AT_ONCE", at_once)
+    pipeline = chain(tmp_path / "run", 150)
+    url = logged(pipeline, tmp_path / "run")
+    with closing(Log.at(url, "chain").open("chain")) as store:
+        store.collect(keep={Port("source", "out"): 96, Port("each", "out"): 96, Port("tens", "out"): 1})
+    found = [(one.input_set, one.expired) for one in diff(pipeline.graph(), "tens", log=url)]
+    # The tenth has lost half of its events.
+    assert found == [(10, True), *((number, False) for number in range(11, 16))]
