@@ -49,6 +49,11 @@ if TYPE_CHECKING:
 #: Wraps a user's function, so that something happens when it is called.
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+#: How many digits the number of an event has at most, in 64 bits; Python refuses to read it when there are thousands.
+_MOST_DIGITS = 19
+#: How much is shown of what names no event.
+_MOST_SHOWN = 80
+
 #: Of how many Input Sets that collection has worn it is asked at once what is left of them.
 _WORN_AT_ONCE = 1_000
 
@@ -179,8 +184,9 @@ def named_port(graph: Graph, text: str) -> Port:
 def named_event(graph: Graph, text: str) -> EventId:
     """Read `OPERATOR.PORT#NUMBER`."""
     name, _, number = text.rpartition("#")
-    if not name or not (number.isascii() and number.isdecimal()):
-        raise SetupFailed(f"{text!r} is no event", "name one as OPERATOR.PORT#NUMBER, for example paid.out#17")
+    if not name or not (number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS):
+        shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+        raise SetupFailed(f"{shown!r} is no event", "name one as OPERATOR.PORT#NUMBER, for example paid.out#17")
     return EventId(named_port(graph, name), int(number))
 
 

@@ -152,6 +152,31 @@ def test_what_cannot_be_traced_is_said(file: str, event: str, said: str) -> None
     assert said in answer.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["trace", "back", "FILE", "EVENT"], ["trace", "forward", "FILE", "EVENT"],
+        ["trace", "back", "FILE", "EVENT", "--record", "0"], ["replay", "FILE", "pairs", "--event", "EVENT"],
+    ],
+    ids=["back", "forward", "record", "replay"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("digits", "said"),
+    [
+        (19, f"pairs.out#{'9' * 19} was never sent: pairs.out has sent events 1 to"),
+        (20, f"'pairs.out#{'9' * 20}' is no event; name one as OPERATOR.PORT#NUMBER, for example paid.out#17"),
+        # Python reads no number of so many.
+        (5_000, f"'pairs.out#{'9' * 70}...' is no event; name one as OPERATOR.PORT#NUMBER, for example paid.out#17"),
+    ],
+    ids=["19 digits", "20 digits", "5000 digits"],
+)
+def test_a_number_that_no_event_can_have_is_said(file: str, words: list[str], digits: int, said: str) -> None:
+    given = {"FILE": file, "EVENT": f"pairs.out#{'9' * digits}"}
+    answer = call(*(given.get(word, word) for word in words))
+    assert answer.exit_code == 1
+    assert said in answer.stderr
+
+
 def test_a_pipeline_that_was_never_run_has_nothing_to_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path, "pairs.py", PAIRS)
