@@ -18,7 +18,7 @@ from clew.ids import EventId, Port
 from clew.model.certificate import RAISED, Body, Finding, wrong
 from clew.model.compare import Row, bucket_of, numbers_of, rows_of, same, shown, unmatched
 from clew.model.interpret import Frames, as_sent
-from clew.model.outside import counts_held, file_tables, partition_tables, tables_held
+from clew.model.outside import counts_held, file_tables, is_file, partition_tables, tables_held
 from clew.model.read import Unreadable, records
 from clew.model.values import Misfit
 from clew.model.work import Stretch
@@ -350,6 +350,6 @@ def _expected(file: File | Scattered, graph: Graph) -> Iterator[tuple[Origin, Ro
 
 
 def _found(file: File) -> Iterator[Row]:
-    if not os.path.exists(file.path):
+    if not is_file(file.path):
         raise Misfit("no file")
     return (row for table in file_tables(file.path, file.written.schema, file.format) for row in rows_of(table))

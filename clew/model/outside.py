@@ -98,8 +98,13 @@ def _place_on_server(held: RowsHeld) -> Hashable:
     return held.database, held.table
 
 
-def is_missing(held: RowsHeld) -> bool:
-    """Say whether a table is certainly not there: its database answers and has none, or is a file that is gone."""
+def is_missing(held: RowsHeld | FilesHeld) -> bool:
+    """Say whether a table is certainly not there: its database answers and has none, or is a file that is gone.
+
+    Of files: whether there is no directory.
+    """
+    if isinstance(held, FilesHeld):
+        return not os.path.isdir(held.places[0])
     if not held.table:
         return False
     if not _is_sqlite(held):
@@ -171,6 +176,11 @@ def _paths(place: str, maybe_none: bool) -> list[str]:
 def file_written(held: FilesHeld, name: str) -> str:
     """Return the path that a write action's file has."""
     return os.path.join(held.places[0], name + _EXTENSIONS[held.format or "parquet"][0])
+
+
+def is_file(path: str) -> bool:
+    """Say whether there is a file."""
+    return os.path.exists(path)
 
 
 def files_written(held: FilesHeld) -> list[str]:

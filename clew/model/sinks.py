@@ -198,7 +198,7 @@ class _Files(_Place):
         held = writer.held
         assert isinstance(held, FilesHeld)
         prefix = f"{self._log.run}-{writer.port.operator}-{writer.port.name}-"
-        if any(True for _ in self._log.writes(writer.port)) and not os.path.isdir(held.places[0]):
+        if any(True for _ in self._log.writes(writer.port)) and is_missing(held):
             raise Unreadable(f"there is no directory {held.places[0]}")
         # Names of other connections may begin so too, and go on with more words before their number.
         own = re.compile(re.escape(prefix) + r"\d{9,}(?!\d|-(.*-)?\d{9})")
