@@ -89,10 +89,10 @@ def _trace(
             typer.echo(_as_mermaid(found))
         else:
             results().print(_as_tree(graph, found))
-            if port is not None and not found.steps:
+            if port is not None and not (found.steps or found.cut or found.begins):
                 what = "has a part in it" if found.direction == "back" else "was made of it"
                 typer.echo(f"no event of {port.told} {what}")
-            _tell_ends(graph, found)
+            _tell_ends(graph, found, port)
 
 
 def _trace_record(
@@ -119,7 +119,7 @@ def _trace_record(
             typer.echo(_named([e for e, _ in one]) if one[0][0].port.name.startswith(WRITES) else f"{one[0][0].port}")
             for line in (*_shown_records(graph, one, given), *_became(found.trace, dict(one))):
                 typer.echo(f"  {line}")
-        _tell_ends(graph, found.trace)
+        _tell_ends(graph, found.trace, port)
         _tell_whole(found.widened, "it was declared otherwise then")
         _tell_whole(found.changed, "run again, it does not give what it gave then; clew replay shows both")
 
@@ -143,8 +143,8 @@ def _by_operator(sets: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     return found
 
 
-def _tell_ends(graph: Graph, found: Trace) -> None:
-    """Say where nothing is known further, and of which Input Sets events may be gone.
+def _tell_ends(graph: Graph, found: Trace, to: Port | None) -> None:
+    """Say where nothing is known further, though a port may lie beyond, and of which Input Sets events may be gone.
 
     A trace that hid it would be taken for the whole.
     """
@@ -155,7 +155,8 @@ def _tell_ends(graph: Graph, found: Trace) -> None:
             if spec and spec.is_source
             else "a lineage scope begins here"
         )
-        typer.echo(f"{port.told} is where the trace begins: {why}")
+        beyond = "" if to is None else f", and no lineage leads there from {to.told}"
+        typer.echo(f"{port.told} is where the trace begins: {why}{beyond}")
     for cut in found.cut:
         typer.echo(f"the trace ends at {cut.told}: no lineage is captured of all that comes there; {_CURE}")
     for event, operator in found.passed[:_MOST]:

@@ -63,7 +63,7 @@ def backward(log: Lineages, start: EventId, to: Port | None = None, begins: Coll
 
     found, ends = _walk(known, start, steps, lambda step: (step.outputs, step.inputs), nearest_last=True)
     begun = {port for port in ends - {to} if port in begins and not known.is_captured(port)}
-    ends -= begun
+    ends -= {*begun, to}
     for operator in {step.operator for step in found}:
         captured = known.captured(operator).inputs
         ends |= {sender for name, sender in known.inputs(operator).items() if name not in captured and wanted(sender)}
@@ -74,8 +74,7 @@ def backward(log: Lineages, start: EventId, to: Port | None = None, begins: Coll
         asked = [port for port in worn.taken if port not in senders or (port in captured and wanted(senders[port]))]
         return [worn.taken[port] for port in asked]
 
-    cut = tuple(sorted(ends - {to}))
-    trace = Trace(start, "back", tuple(found), cut, tuple(sorted(begun)), _edge(log, found, taken))
+    trace = Trace(start, "back", tuple(found), tuple(sorted(ends)), tuple(sorted(begun)), _edge(log, found, taken))
     return trace if to is None else _leading(trace, to)
 
 
@@ -140,12 +139,12 @@ def _kept(step: Step, wanted: Callable[[Port], bool]) -> Step:
 
 
 def _leading(trace: Trace, to: Port) -> Trace:
-    """Leave of a trace what leads to events of a port, and what may: where something was cut off, or set aside.
+    """Leave of a trace what leads to events of a port, and what may: to where it ends before it, or was set aside.
 
     An operator may be on a path to a port and its Input Set not: after a union, or a filter.
     """
     back = trace.direction == "back"
-    ends, edge = {to, *trace.cut}, {(step.operator, step.input_set) for step in trace.edge}
+    ends, edge = {to, *trace.cut, *trace.begins}, {(step.operator, step.input_set) for step in trace.edge}
     leads: set[EventId] = set()
     kept: list[Step] = []
     # The farthest first, so that all that an event leads to is known before the event is asked for.

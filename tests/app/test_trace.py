@@ -249,6 +249,24 @@ def test_a_trace_says_where_its_scope_begins(tmp_path: Path, monkeypatch: pytest
     assert answer.stdout.splitlines()[-1] == "pairs.out is where the trace begins: a lineage scope begins here"
 
 
+def test_a_trace_to_a_port_beyond_its_scope_says_that_nothing_is_known_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = write(tmp_path, "pairs.py", PAIRS + 'pipeline.lineage("inverse", "pairs_sink")\n')
+    assert call("run", file, "--engine", "inline").exit_code == 5
+    scope = "inverse.out is where the trace begins: a lineage scope begins here, and no lineage leads there from"
+    for words in (["pairs#1"], ["inverse#1"], ["pairs#1", "--record", "0"]):
+        answer = call("trace", "back", file, *words, "--to", "numbers")
+        assert "no event of" not in answer.stdout
+        assert answer.stdout.splitlines()[-1] == f"{scope} numbers.out"
+    (step,) = json.loads(call("trace", "back", file, "pairs#1", "--to", "numbers", "--json").stdout)["steps"]
+    assert step["inputs"] == ["inverse.out#1", "inverse.out#2"]
+    answer = call("trace", "forward", file, "numbers#1", "--to", "pairs")
+    assert "no event of" not in answer.stdout
+    assert "the trace ends at numbers.out: no lineage is captured of all that comes there" in answer.stdout
+
+
 def test_one_record_is_followed_forward(file: str) -> None:
     answer = call("trace", "forward", file, "numbers.out#2", "--record", "0")
     assert answer.exit_code == 0

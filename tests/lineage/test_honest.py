@@ -242,6 +242,7 @@ def test_an_input_or_an_output_without_capture_is_where_a_trace_ends(tmp_path: P
     run(graph, log=url, engine="inline")
     assert "b.out" in cut(trace_back(graph, "j#1", log=url))
     assert "b.out" not in cut(trace_back(graph, "j#1", "a", log=url))
+    assert "b.out" in cut(trace_back(graph, "j#1", "b", log=url))
     assert "split.y" in cut(trace_forward(graph, "j#2", log=url))
     assert "split.y" not in cut(trace_forward(graph, "j#1", "xs", log=url))
 

@@ -193,6 +193,17 @@ def test_a_trace_to_where_its_scope_begins_is_whole(
     assert len(step_back(graph, event, log=url)) == len(steps)
 
 
+def test_a_trace_to_a_port_beyond_its_scope_goes_as_far_as_the_scope(scoped: tuple[Graph, str]) -> None:
+    graph, url = scoped
+    traces = [trace_back(graph, event, "R1", log=url) for event in ("OP2#3", *(f"OP3#{n}" for n in range(1, 13)))]
+    assert {(tuple(step.operator for step in trace.steps), trace.begins, trace.cut) for trace in traces} == {
+        ((), (Port("OP2", "out"),), ()),
+        (("OP3",), (Port("OP2", "out"),), ()),
+        # What came on the other path, of which nothing is captured.
+        ((), (), (Port("OP3", "out"),)),
+    }
+
+
 def test_what_a_scope_leaves_out_is_cut_off_also_where_another_one_begins(tmp_path: Path) -> None:
     pipeline = figure_2(tmp_path)
     pipeline.lineage("R1.out", "OP2.out")
