@@ -11,6 +11,7 @@ from typing import Literal
 from clew.errors import EventExpired, NoSuchEvent, NoSuchPort, NotCaptured
 from clew.ids import EventId, Port
 from clew.lineage.steps import Connections, Step, steps_back, steps_forward
+from clew.protocol.log.runs import consecutive
 from clew.store.base import Lineages, Worn
 
 
@@ -112,16 +113,22 @@ def forward(log: Lineages, start: EventId, to: Port | None = None) -> Trace:
 def _passed(
     log: Lineages, known: Connections, start: EventId, steps: Sequence[Step], to: Port | None
 ) -> tuple[tuple[EventId, str], ...]:
-    """Return the events of a trace that some operator is done with and has in no Input Set."""
+    """Return the events of a trace that some operator has taken and has in no Input Set."""
     met = {start, *(event for step in steps for event in step.outputs if event.port != to)}
     taken = {(event, step.operator) for step in steps for event in step.inputs}
-    found = []
+    left: dict[Port, list[int]] = {}
     for event in sorted(met):
         for receiver in known.receivers.get(event.port, ()):
             told = receiver.name in known.captured(receiver.operator).inputs
-            if told and _leads(known, receiver, to) and (event, receiver.operator) not in taken:
-                found += [(event, receiver.operator)] if event.number < log.undone_from(receiver) else []
-    return tuple(dict.fromkeys(found))
+            if told and (event, receiver.operator) not in taken and _leads(known, receiver, to):
+                left.setdefault(receiver, []).append(event.number)
+    found = {
+        (EventId(known.senders[receiver], number), receiver.operator)
+        for receiver, numbers in left.items()
+        for first, count in consecutive(numbers)
+        for number in log.passed_over(receiver, first, count)
+    }
+    return tuple(sorted(found))
 
 
 def _is_lost(known: Connections, receiver: Port, to: Port | None) -> bool:

@@ -282,6 +282,9 @@ class Lineages(Protocol):
     def joined(self, receiver: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
         """Return the Input Sets that events received on a port belong to: (number, Input Set), sorted."""
 
+    def passed_over(self, receiver: Port, first: int, count: int) -> list[int]:
+        """Return which events received on a port were acknowledged and are in no Input Set, in order."""
+
     def outputs_of(self, operator: str, first: InputSetId, count: int) -> list[tuple[Port, int, InputSetId]]:
         """Return the events and write actions that some Input Sets were made into, sorted."""
 

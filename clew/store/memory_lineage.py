@@ -4,7 +4,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from clew.ids import WRITES, Capture, InputSetId, Port, writes_port
+from clew.ids import NONE_SET, WRITES, Capture, InputSetId, Port, writes_port
 from clew.protocol.rows import AsideRow, Label, Member, ReadActionRow, ReadEventRow, WriteRow
 from clew.store.base import Worn
 
@@ -65,6 +65,14 @@ class MemoryLineage:
                 if first <= number < first + count
                 for entry in row
                 if entry.input_set
+            )
+
+    def passed_over(self, receiver: Port, first: int, count: int) -> list[int]:
+        with self._lock:
+            return sorted(
+                number
+                for number, row in self._rows.entries.get(receiver, {}).items()
+                if first <= number < first + count and all(entry.input_set == NONE_SET for entry in row)
             )
 
     def outputs_of(self, operator: str, first: InputSetId, count: int) -> list[tuple[Port, int, InputSetId]]:

@@ -108,10 +108,18 @@ class SqlLineage(ABC):
         return sorted(kept, key=lambda member: (member.seq, member.input_set))
 
     def joined(self, receiver: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
+        taken = self._taken(receiver, first, count)
+        return [(number, input_set) for number, input_set in taken if input_set != NONE_SET]
+
+    def passed_over(self, receiver: Port, first: int, count: int) -> list[int]:
+        # The Input Set none comes first of those of an event, which may have joined another one later.
+        latest = dict(self._taken(receiver, first, count))
+        return [number for number, input_set in latest.items() if input_set == NONE_SET]
+
+    def _taken(self, receiver: Port, first: int, count: int) -> list[tuple[int, InputSetId]]:
         with self._snapshot() as log:
             low = max(first, _collected_inputs(log, receiver.operator).get(receiver.name, 0) + 1)
-            taken = taken_between(log, receiver, low, first + count - 1)
-        return [(number, input_set) for number, input_set in taken if input_set != NONE_SET]
+            return taken_between(log, receiver, low, first + count - 1)
 
     def outputs_of(self, operator: str, first: InputSetId, count: int) -> list[tuple[Port, int, InputSetId]]:
         low, high = first, first + count - 1

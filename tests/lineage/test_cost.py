@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from clew import Count, Pipeline
+from clew import Count, Pipeline, Tumbling
 from clew.connectors import files, generator
 from clew.ids import EventId, Port
 from clew.lineage.trace import backward, forward
@@ -38,6 +38,24 @@ def logged(pipeline: Pipeline, directory: Path) -> str:
     url = f"sqlite:///{directory / 'log.db'}"
     run(pipeline, log=url, engine="inline")
     return url
+
+
+def late(directory: Path, events: int) -> str:
+    """A pipeline whose event in the middle is cut into twenty that come too late, among some that do not."""
+
+    def make(index: int) -> pa.Table:
+        return pa.table({"t": [-1_000 if index == events // 2 else index] * 16, "k": list(range(16))})
+
+    pipeline = Pipeline("late")
+    source = pipeline.source("source", generator(make, events), max_turn_events=50)
+
+    @pipeline.operator(source, max_turn_events=50)
+    def parts(table: pa.Table) -> list[pa.Table]:
+        return [table.slice(n % 16, 1) for n in range(20)] if table["t"][0].as_py() < 0 else [table]
+
+    windows = pipeline.port("parts").window(Tumbling(10, on="t", by="k"))
+    pipeline.sink(windows.aggregate("k", name="windows", n="count"), files(directory / "out"))
+    return logged(pipeline, directory)
 
 
 def failing(directory: Path, events: int) -> Pipeline:
@@ -104,6 +122,21 @@ def test_the_rows_that_a_trace_reads_do_not_grow_with_the_log(tmp_path: Path, ro
     # How turns were cut may differ by a row or two.
     assert large[0] <= small[0] + 8
     assert large[1] <= small[1] + 8
+
+
+def cost_of_late_ones(directory: Path, events: int, rows: Counting) -> tuple[int, int]:
+    """Return what is read, and done, to say of twenty events that they came too late."""
+    with closing(Log.at(late(directory, events), "late").open("late")) as store:
+        taken = EventId(Port("source", "out"), events // 2 + 1)
+        return rows(lambda: len(forward(store, taken).passed) == 20), rows.steps
+
+
+def test_the_rows_that_tell_of_late_events_do_not_grow_with_the_log(tmp_path: Path, rows: Counting) -> None:
+    small = cost_of_late_ones(tmp_path / "small", 100, rows)
+    large = cost_of_late_ones(tmp_path / "large", 1_000, rows)
+    assert large[0] <= small[0] + 8
+    # What is found by halves takes a step more where there is twice as much.
+    assert large[1] <= small[1] * 1.5
 
 
 def cost_with_quarantine(directory: Path, events: int, rows: Counting) -> list[tuple[int, int]]:

@@ -128,6 +128,7 @@ def lineage_answers(store: KeptStore) -> dict[Any, Any]:
         "origins": {port: [store.origins(port, *some) for some in asked] for port in ports},
         "inputs of": {name: [_each(store.inputs_of(name, *some)) for some in asked] for name in OPERATORS},
         "joined": {receiver: [store.joined(receiver, *some) for some in asked] for receiver in IN.values()},
+        "passed over": {receiver: [store.passed_over(receiver, *some) for some in asked] for receiver in IN.values()},
         "outputs of": {name: [store.outputs_of(name, *some) for some in sets] for name in OPERATORS},
         "worn": {name: store.worn(name) for name in OPERATORS},
         "ends": {port: store.ends(port) for port in OUT.values()},

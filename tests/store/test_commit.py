@@ -13,6 +13,7 @@ from clew.protocol.step import (
     FixSchema,
     LogReadEvent,
     LogStateEvent,
+    Rejoin,
     ResolveAside,
     SetAside,
     SetOperator,
@@ -188,6 +189,22 @@ def test_members_are_what_is_acknowledged_and_undone_in_the_order_taken(store: S
     order = [(member.seq, member.input_set) for member in store.members("mapper")]
     assert order == sorted(order)
     assert store.members("counter") == []
+
+
+def test_an_event_is_passed_over_once_it_is_acknowledged_and_until_it_joins_an_input_set(
+    store: KeptStore, pen: Pen
+) -> None:
+    pen("reader", events(READER_OUT, 1, 6))
+    # The first one is not done: what is said of the others does not wait for it.
+    pen("mapper", ack(MAPPER_IN, 1, 1, listed(1)), ack(MAPPER_IN, 2, 3, listed()), ack(MAPPER_IN, 5, 1, listed(1, 2)))
+    assert store.passed_over(MAPPER_IN, 1, 9) == [2, 3, 4]
+    assert store.passed_over(MAPPER_IN, 3, 1) == [3]
+    assert store.passed_over(COUNTER_IN, 1, 9) == []
+    pen("mapper", Rejoin(MAPPER_IN, 3, 1, 3, InputSetId(2)), finish("mapper", 1, 2))
+    assert store.passed_over(MAPPER_IN, 1, 9) == [2, 4]
+    pen("counter", ack(COUNTER_IN, 1, 6, listed()))
+    store.collect(keep={READER_OUT: 4})
+    assert store.passed_over(MAPPER_IN, 1, 9) == [4]
 
 
 def test_labels_are_kept_while_an_input_set_is_open(store: Store, pen: Pen) -> None:
