@@ -23,6 +23,7 @@ from clew.errors import (
     SetupFailed,
 )
 from clew.ids import Capture, EventId, InputSetId, Port, writes_port
+from clew.lineage.moment import of_one_moment
 from clew.lineage.steps import Connections, Step, steps_back, steps_forward
 from clew.lineage.trace import Trace, backward, check, forward
 from clew.model.compare import rows_of, same_rows, shown_apart
@@ -74,8 +75,17 @@ def trace_back(
 
     Events and ports may be given as people name them: `"paid.out#17"`, `"orders"`.
     """
+    start, port = _event(graph, event), _port(graph, to)
     with opened(graph, log, bodies) as (store, _):
-        return _worn(graph, backward(store, _event(graph, event), _port(graph, to), _begins(graph)))
+        return of_one_moment(store, lambda: _backward(graph, store, start, port), _itself)
+
+
+def _backward(graph: Graph, store: KeptStore, start: EventId, to: Port | None) -> Trace:
+    return _worn(graph, backward(store, start, to, _begins(graph)))
+
+
+def _itself(trace: Trace) -> Trace:
+    return trace
 
 
 def _begins(graph: Graph) -> set[Port]:
@@ -100,26 +110,41 @@ def trace_forward(
     bodies: str | None = None,
 ) -> Trace:  # fmt: skip
     """Return what was made of an event, to the ends of the pipeline or only along the paths to port `to`."""
+    start, port = _event(graph, event), _port(graph, to)
     with opened(graph, log, bodies) as (store, _):
-        return forward(store, _event(graph, event), _port(graph, to))
+        return of_one_moment(store, lambda: forward(store, start, port), _itself)
 
 
 def step_back(graph: Graph, event: EventId | str, *, log: str | None = None, bodies: str | None = None) -> list[Step]:
     """Return what an event was made of, one step back: an Input Set, its events, and what it read."""
+    asked = _event(graph, event)
     with opened(graph, log, bodies) as (store, _):
-        known, asked = Connections(store), _event(graph, event)
-        check(store, known, asked, begins=_begins(graph))
-        return steps_back(store, known, asked.port, [asked.number])
+
+        def step() -> Trace:
+            known = Connections(store)
+            check(store, known, asked, begins=_begins(graph))
+            return Trace(asked, "back", tuple(steps_back(store, known, asked.port, [asked.number])))
+
+        return of_one_moment(store, step, _steps)
 
 
 def step_forward(
     graph: Graph, event: EventId | str, *, log: str | None = None, bodies: str | None = None
 ) -> list[Step]:
     """Return what was made of an event, one step forward: the Input Sets that it joined, at all its receivers."""
+    asked = _event(graph, event)
     with opened(graph, log, bodies) as (store, _):
-        known, asked = Connections(store), _event(graph, event)
-        check(store, known, asked, backward=False)
-        return steps_forward(store, known, asked.port, [asked.number])
+
+        def step() -> Trace:
+            known = Connections(store)
+            check(store, known, asked, backward=False)
+            return Trace(asked, "forward", tuple(steps_forward(store, known, asked.port, [asked.number])))
+
+        return of_one_moment(store, step, _steps)
+
+
+def _steps(trace: Trace) -> list[Step]:
+    return list(trace.steps)
 
 
 def trace_record(
@@ -129,25 +154,30 @@ def trace_record(
     """Return what one record of an event, by its place from 0 on, can have been made of, or can have a part in."""
     start, port = _event(graph, event), _port(graph, to)
     with opened(graph, log, bodies) as (store, root):
-        if direction == "back":
-            trace = _worn(graph, backward(store, start, port, _begins(graph)))
-        else:
-            trace = forward(store, start, port)
 
-        def rows(one: EventId) -> int:
-            return int(records(store, one, root.bodies).num_rows)
+        def walk() -> Trace:
+            return _backward(graph, store, start, port) if direction == "back" else forward(store, start, port)
 
-        if not 0 <= place < rows(start):
-            raise NoSuchRecord(start.told, place, rows(start))
-        notes = Notes()
-        find = contributions(graph, store, root.bodies, notes)
+        return of_one_moment(store, walk, lambda trace: _followed(graph, store, root.bodies, trace, place))
 
-        def narrow(step: Step, outputs: Mapping[EventId, tuple[int, ...]]) -> dict[EventId, tuple[int, ...]]:
-            return _places(find(step.operator, step.input_set, step.inputs, outputs))
 
-        back = direction == "back"
-        found = records_back(trace, place, narrow) if back else records_forward(trace, place, rows, narrow)
-        return replace(found, widened=tuple(sorted(notes.widened)), changed=tuple(sorted(notes.changed)))
+def _followed(graph: Graph, store: KeptStore, root: str | None, trace: Trace, place: int) -> RecordTrace:
+    """Follow one record of the event that a trace starts from along the trace."""
+
+    def rows(one: EventId) -> int:
+        return int(records(store, one, root).num_rows)
+
+    if not 0 <= place < rows(trace.start):
+        raise NoSuchRecord(trace.start.told, place, rows(trace.start))
+    notes = Notes()
+    find = contributions(graph, store, root, notes)
+
+    def narrow(step: Step, outputs: Mapping[EventId, tuple[int, ...]]) -> dict[EventId, tuple[int, ...]]:
+        return _places(find(step.operator, step.input_set, step.inputs, outputs))
+
+    back = trace.direction == "back"
+    found = records_back(trace, place, narrow) if back else records_forward(trace, place, rows, narrow)
+    return replace(found, widened=tuple(sorted(notes.widened)), changed=tuple(sorted(notes.changed)))
 
 
 def _event(graph: Graph, given: EventId | str) -> EventId:
@@ -164,10 +194,14 @@ def _places(found: Mapping[EventId, set[int]]) -> dict[EventId, tuple[int, ...]]
 
 def records_of(graph: Graph, event: EventId | str, *, log: str | None = None, bodies: str | None = None) -> pa.Table:
     """Return the records of an event, or those that a write action writes, from the log."""
+    asked = _event(graph, event)
     with opened(graph, log, bodies) as (store, place):
-        asked = _event(graph, event)
-        check(store, Connections(store), asked, backward=False)
-        return records(store, asked, place.bodies)
+
+        def alone() -> Trace:
+            check(store, Connections(store), asked, backward=False)
+            return Trace(asked, "forward", ())
+
+        return of_one_moment(store, alone, lambda trace: records(store, trace.start, place.bodies))
 
 
 def named_port(graph: Graph, text: str) -> Port:
