@@ -79,15 +79,25 @@ def _same(names: Iterable[str]) -> dict[str, str]:
 
 
 def _of_left(run: Join, left: Sequence[str], right: Sequence[str]) -> Dependencies:
-    beside = tuple(run.renamed(left, right).values())
-    return Dependencies(_same(left), alone=Alone(run.on, _same(left), beside))
+    renamed = run.renamed(left, right)
+    return _of_side(run, _same(left), _shared(right, renamed), tuple(renamed.values()))
 
 
 def _of_right(run: Join, left: Sequence[str], right: Sequence[str]) -> Dependencies:
     renamed = run.renamed(left, right)
-    shared = [name for name in right if name not in renamed]
+    shared = _shared(right, renamed)
     columns = _same(shared) | {made: name for name, made in renamed.items()}
-    return Dependencies(_same(run.on), alone=Alone(run.on, columns, [name for name in left if name not in shared]))
+    return _of_side(run, columns, shared, [name for name in left if name not in shared])
+
+
+def _of_side(run: Join, columns: Mapping[str, str], shared: Sequence[str], beside: Sequence[str]) -> Dependencies:
+    # Of a window's bounds that both sides share a record without any has those of the record that it is joined with.
+    own = {made: name for made, name in columns.items() if name in run.on or name not in shared}
+    return Dependencies(own, alone=Alone(run.on, columns, beside))
+
+
+def _shared(right: Sequence[str], renamed: Mapping[str, str]) -> list[str]:
+    return [name for name in right if name not in renamed]
 
 
 def _declared(spec: OperatorSpec, port: str) -> Mapping[str, str]:

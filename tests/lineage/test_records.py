@@ -124,7 +124,7 @@ def test_dependencies_of_built_in_functions_are_known(tmp_path: Path) -> None:
         assert sales.sold(event, place) == contributed(upper) & even
 
 
-def test_the_sides_of_a_join_are_found_by_its_keys(tmp_path: Path) -> None:
+def test_a_joined_record_is_traced_to_its_own_record_of_either_side(tmp_path: Path) -> None:
     def declare(pipeline: Pipeline, source: Any) -> Any:
         ohio = source.filter(lambda sold: sold["state"] == "Ohio", name="ohio")
         iowa = source.filter(lambda sold: sold["state"] == "Iowa", name="iowa")
@@ -132,12 +132,24 @@ def test_the_sides_of_a_join_are_found_by_its_keys(tmp_path: Path) -> None:
 
     sales = Sales(tmp_path, declare)
     event = EventId(Port("both", "out"), 2)
-    for place, record in enumerate(sales.records(event)[:20]):
-        start = record["window_start"]
-        within = pc.and_(pc.greater_equal(ALL["t"], start), pc.less(ALL["t"], start + 60))
-        iowan = pc.and_(pc.equal(ALL["item_ID"], record["item_ID"]), pc.equal(ALL["state"], "Iowa"))
-        expected = {record["id"], *ALL.filter(pc.and_(within, iowan))["id"].to_pylist()}
-        assert sales.sold(event, place) == expected
+    records = sales.records(event)
+    # Every record of Ohio is joined with several of Iowa, and the other way round.
+    assert len(records) > 10 * len({record["id"] for record in records})
+    assert len(records) > 10 * len({record["id_right"] for record in records})
+    for place in range(0, len(records), 20):
+        assert sales.sold(event, place) == {records[place]["id"], records[place]["id_right"]}
+
+
+def test_a_record_of_either_side_leads_to_the_pairs_that_it_is_in_alone(tmp_path: Path) -> None:
+    def declare(pipeline: Pipeline, source: Any) -> Any:
+        return source.join(source, on="item_ID", window=Count(2), suffix="_too", name="both")
+
+    sales = Sales(tmp_path, declare)
+    pairs = sales.records(EventId(Port("both", "out"), 1))
+    for place, record in enumerate(sale(0).to_pylist()):
+        found = trace_record(sales.graph, EventId(Port("sales", "out"), 1), place, log=sales.log, direction="forward")
+        expected = tuple(n for n, pair in enumerate(pairs) if record["id"] in (pair["id"], pair["id_too"]))
+        assert found.records[EventId(Port("both", "out"), 1)] == expected
 
 
 def test_a_record_of_a_session_is_traced_to_its_session_alone(tmp_path: Path) -> None:
@@ -429,3 +441,42 @@ def test_a_record_whose_key_is_null_is_joined_with_nothing(tmp_path: Path, how: 
         ],
         key=repr,
     )
+
+
+def traced_pairs(directory: Path, left: pa.Table, right: pa.Table, how: Any) -> list[tuple[dict[str, Any], Any, Any]]:
+    """Join two tables, each an event, on `k`; return each record with its places in them, None for none."""
+    pipeline = Pipeline("pairs")
+    a, b = (pipeline.source(name, generator([table].__getitem__, 1)) for name, table in (("a", left), ("b", right)))
+    pipeline.sink(a.join(b, on="k", how=how, window=Count(2), name="both"), files(directory / "out"))
+    graph, log = pipeline.graph(), f"sqlite:///{directory / 'log.db'}"
+    run(pipeline, log=log, engine="inline")
+    found = []
+    for place, record in enumerate(records_of(graph, "both#1", log=log).to_pylist()):
+        records = trace_record(graph, "both#1", place, log=log).records
+        sides = [records.get(EventId(Port(name, "out"), 1)) for name in ("a", "b")]
+        found.append((record, *sides))
+    return found
+
+
+def test_a_record_of_an_outer_join_is_traced_to_nothing_where_it_was_joined_with_nothing(tmp_path: Path) -> None:
+    """Also where its key is zero, of which there are two, and where a record that it is joined with is all nulls."""
+    left = pa.table({"k": [1.0, 2.0, -0.0, None], "v": ["a", None, None, "d"]})
+    right = pa.table({"k": [2.0, 2.0, 0.0, 3.0, None], "v": ["e", None, "g", None, "i"]})
+    assert traced_pairs(tmp_path, left, right, "full") == [
+        ({"k": 1.0, "v": "a", "v_right": None}, (0,), None),
+        ({"k": 2.0, "v": None, "v_right": "e"}, (1,), (0,)),
+        ({"k": 2.0, "v": None, "v_right": None}, (1,), (1,)),
+        ({"k": 0.0, "v": None, "v_right": "g"}, (2,), (2,)),
+        ({"k": None, "v": "d", "v_right": None}, (3,), None),
+        ({"k": 3.0, "v": None, "v_right": None}, None, (3,)),
+        ({"k": None, "v": None, "v_right": "i"}, None, (4,)),
+    ]
+
+
+def test_a_joined_record_that_has_its_window_from_the_other_side_is_traced_to_both(tmp_path: Path) -> None:
+    left = pa.table({"k": ["x", "y"], "window_start": pa.array([None, 7], pa.int64()), "l": [1, 2]})
+    right = pa.table({"k": ["x", "y"], "window_start": pa.array([5, None], pa.int64()), "r": [3, 4]})
+    assert traced_pairs(tmp_path, left, right, "inner") == [
+        ({"k": "x", "window_start": 5, "l": 1, "r": 3}, (0,), (0,)),
+        ({"k": "y", "window_start": 7, "l": 2, "r": 4}, (1,), (1,)),
+    ]
