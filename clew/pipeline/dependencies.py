@@ -6,6 +6,7 @@ of an event that belong to another Input Set are left out, which the paper leave
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -147,7 +148,7 @@ def contributing(
     """
     if makers is None and of.by_place and made.num_rows == given.num_rows:
         makers = range(made.num_rows)
-    wanted = made.take(pa.array(places, pa.int64()))
+    wanted = _as_given(of.columns, made, given).take(pa.array(places, pa.int64()))
     if of.alone is not None:
         without_key, alone = _without_key(of.alone, wanted)
         found = [
@@ -160,6 +161,19 @@ def contributing(
         of_wanted = pa.array([makers[place] for place in places], pa.int64())
         ties = [(pa.chunked_array([pa.arange(0, given.num_rows)]), pa.chunked_array([of_wanted])), *ties]
     return given.take(_tied(ties, given))
+
+
+def _as_given(columns: Mapping[str, str], made: pa.Table, given: pa.Table) -> pa.Table:
+    """Return records with columns of the types of those that they are tied to, where all their values can have these.
+
+    All, and not only those that are wanted: how a record compares must not hang on which others are asked for.
+    """
+    for output, column in columns.items():
+        if output in made.column_names and column in given.column_names:
+            with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                values = made[output].cast(given.schema.field(column).type)
+                made = made.set_column(made.column_names.index(output), output, values)
+    return made
 
 
 def _without_key(alone: Alone, wanted: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
@@ -207,17 +221,17 @@ def _numbered(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> tuple[pa.Arra
 
     What is like none has a null. A null is like another null. Returns also how many numbers there are.
     """
-    try:
-        # Groups and joins take 0.0 and -0.0 for one key.
-        sought = equated(wanted.cast(values.type))
-        known = sought.unique()
-        return _found(equated(values), known), _found(sought, known), len(known)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        # Lists and structs are not looked up by Arrow.
-        numbers: dict[Any, int] = {}
-        of_wanted = [numbers.setdefault(comparable(value), len(numbers)) for value in wanted.to_pylist()]
-        of_values = [numbers.get(comparable(value)) for value in values.to_pylist()]
-        return pa.array(of_values, pa.int64()), pa.array(of_wanted, pa.int64()), len(numbers)
+    if values.type == wanted.type:
+        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            # Groups and joins take 0.0 and -0.0 for one key.
+            sought = equated(wanted)
+            known = sought.unique()
+            return _found(equated(values), known), _found(sought, known), len(known)
+    # Lists and structs are not looked up by Arrow, and among values of another type it compares as it sees fit.
+    numbers: dict[Any, int] = {}
+    of_wanted = [numbers.setdefault(comparable(value), len(numbers)) for value in wanted.to_pylist()]
+    of_values = [numbers.get(comparable(value)) for value in values.to_pylist()]
+    return pa.array(of_values, pa.int64()), pa.array(of_wanted, pa.int64()), len(numbers)
 
 
 def _found(values: pa.ChunkedArray, known: pa.Array) -> pa.Array:

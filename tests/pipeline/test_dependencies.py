@@ -75,6 +75,16 @@ def test_records_are_tied_by_their_place_and_their_columns_at_once() -> None:
     assert contributing(Dependencies({"k": "k"}, by_place=True), made, [0, 1, 2], given)["k"].to_pylist() == ["c"]
 
 
+def test_how_a_record_is_tied_does_not_hang_on_which_others_are_wanted() -> None:
+    """Text may be a number in one record and none in another: then all are compared as they are."""
+    made, given = pa.table({"k": ["1", "item"], "l": ["1", "2"]}), pa.table({"n": [1, 2]})
+    for column, expected in (("k", ([], [])), ("l", ([1], [2]))):
+        alone = [contributing(Dependencies({column: "n"}), made, [place], given)["n"].to_pylist() for place in (0, 1)]
+        assert alone == list(expected)
+        both = contributing(Dependencies({column: "n"}), made, [0, 1], given)["n"].to_pylist()
+        assert both == [*expected[0], *expected[1]]
+
+
 def test_many_records_are_tied_in_a_time_that_grows_with_them_alone() -> None:
     def seconds(count: int) -> float:
         columns = {"x": [n % 1000 for n in range(count)], "y": [f"{n // 7}" for n in range(count)]}
