@@ -1,7 +1,8 @@
 """Traces of single records: of each event on the way, the records that can have contributed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from clew.ids import EventId, InputSetId
 from clew.lineage.steps import Step
@@ -44,10 +45,29 @@ def records_forward(trace: Trace, place: int, rows: Callable[[EventId], int], na
     for step in trace.steps:
         taken = {event: met[event] for event in step.inputs if met.get(event)}
         for event in step.outputs if taken else ():
-            found = {number for number in range(rows(event)) if _meets(narrow(step, {event: (number,)}), taken)}
-            met.setdefault(event, set()).update(found)
+            meets = partial(_meets, narrow, step, event, taken)
+            met.setdefault(event, set()).update(_reached(range(rows(event)), meets))
     return RecordTrace(trace, {event: tuple(sorted(places)) for event, places in met.items() if places})
 
 
-def _meets(found: Mapping[EventId, tuple[int, ...]], taken: Mapping[EventId, set[int]]) -> bool:
-    return any(not taken[event].isdisjoint(places) for event, places in found.items() if event in taken)
+def _reached(places: range, meets: Callable[[range], bool]) -> Iterator[int]:
+    """Yield the places of records that meet something; what is asked grows with what is found.
+
+    Some records together are made of what each of them is made of, so where they meet nothing, none of them does.
+    """
+    waiting = [places] if places and meets(places) else []
+    while waiting:
+        one = waiting.pop()
+        if len(one) == 1:
+            yield one[0]
+            continue
+        # By quarters: one record is found as soon as by halves, and all of them with half the questions between.
+        size = -(-len(one) // 4)
+        parts = (one[first : first + size] for first in range(0, len(one), size))
+        waiting += [part for part in parts if meets(part)]
+
+
+def _meets(narrow: Narrow, step: Step, event: EventId, taken: Mapping[EventId, set[int]], places: range) -> bool:
+    """Say whether records of an event can be made of some of those that its Input Set has taken."""
+    found = narrow(step, {event: tuple(places)})
+    return any(not taken[one].isdisjoint(own) for one, own in found.items() if one in taken)

@@ -1,6 +1,6 @@
 """A trace costs what it shows: the rows that it reads do not grow with the log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,10 @@ import pytest
 
 from clew import Count, Pipeline, Tumbling
 from clew.connectors import files, generator
-from clew.ids import EventId, Port
-from clew.lineage.trace import backward, forward
+from clew.ids import EventId, InputSetId, Port
+from clew.lineage.steps import Step
+from clew.lineage.trace import Trace, backward, forward
+from clew.provenance.records import records_forward
 from clew.retrace import diff, replay
 from clew.run import Log, run
 from clew.store.sqlite_writer import SqliteLog
@@ -193,3 +195,31 @@ def test_a_comparison_begins_with_the_first_input_set_of_which_anything_is_left(
     found = [(one.input_set, one.expired) for one in diff(pipeline.graph(), "tens", log=url)]
     # The tenth has lost half of its events.
     assert found == [(10, True), *((number, False) for number in range(11, 16))]
+
+
+def asked_forward(rows: int, reached: set[int]) -> int:
+    """Return how many times a trace forward narrows an Output Set of so many records down, to find some of them."""
+    taken, made = EventId(Port("source", "out"), 1), EventId(Port("made", "out"), 1)
+    asked = []
+
+    def narrow(_: Step, places: Mapping[EventId, tuple[int, ...]]) -> Mapping[EventId, tuple[int, ...]]:
+        asked.append(places)
+        return {taken: tuple(0 if place in reached else 1 for place in places[made])}
+
+    trace = Trace(taken, "forward", (Step("made", InputSetId(1), (taken,), (made,)),))
+    found = records_forward(trace, 0, lambda _: rows, narrow).records
+    assert found == {taken: (0,), **({made: tuple(sorted(reached))} if reached else {})}
+    return len(asked)
+
+
+@pytest.mark.parametrize("reached", [set(), {0}, {5}, {15_999}, {0, 15_999}, set(range(8_000, 8_016))], ids=len)
+def test_what_a_trace_forward_of_a_record_asks_grows_with_what_it_finds(reached: set[int]) -> None:
+    # By quarters, a record of 16,000 is found in seven steps.
+    assert asked_forward(16_000, reached) <= 1 + 4 * 7 * len(reached)
+
+
+def test_a_trace_forward_finds_all_records_that_a_record_has_a_part_in() -> None:
+    for rows in range(12):
+        for reached in (set(range(rows)), set(range(0, rows, 2)), set(range(0, rows, 5))):
+            asked_forward(rows, reached)
+    assert asked_forward(1_000, set(range(1_000))) < 1_400
