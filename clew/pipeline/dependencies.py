@@ -49,6 +49,8 @@ class Dependencies:
     columns: Mapping[str, str] = field(default_factory=dict)
     #: Whether the n-th record of the output is made of the n-th of the input.
     by_place: bool = False
+    #: Whether the records of the output are some of the input's, in their order.
+    in_order: bool = False
     #: What holds for records of the output with a null in what is joined on, instead of `columns`.
     alone: Alone | None = None
 
@@ -62,10 +64,13 @@ def dependencies(spec: OperatorSpec, function: Generative, port: str, inputs: Ma
         return Dependencies(own, by_place=True)
     if isinstance(run, Enriched):
         return Dependencies(_declared(spec, port), by_place=True)
-    if isinstance(run, Filter | Branch | Union) or isinstance(function.window, LateRecords):
-        return Dependencies(own)
+    if isinstance(run, Union):
+        return Dependencies(own, by_place=True)
+    if isinstance(run, Filter | Branch) or isinstance(function.window, LateRecords):
+        return Dependencies(own, in_order=True)
     if isinstance(run, PerRecord):
-        return Dependencies(own) if run.verb == "filter" else Dependencies(_declared(spec, port), run.verb == "map")
+        passes = Dependencies(own, in_order=True)
+        return passes if run.verb == "filter" else Dependencies(_declared(spec, port), run.verb == "map")
     if isinstance(run, Aggregate):
         # Records that are in a window already are grouped by its bounds too.
         return Dependencies(_same(name for name in (*BOUNDS, *run.by) if name in names))
@@ -148,7 +153,10 @@ def contributing(
     """
     if makers is None and of.by_place and made.num_rows == given.num_rows:
         makers = range(made.num_rows)
-    wanted = _as_given(of.columns, made, given).take(pa.array(places, pa.int64()))
+    made = _as_given(of.columns, made, given)
+    if makers is None and of.in_order:
+        makers = _kept(of.columns, made, given)
+    wanted = made.take(pa.array(places, pa.int64()))
     if of.alone is not None:
         without_key, alone = _without_key(of.alone, wanted)
         found = [
@@ -174,6 +182,13 @@ def _as_given(columns: Mapping[str, str], made: pa.Table, given: pa.Table) -> pa
                 values = made[output].cast(given.schema.field(column).type)
                 made = made.set_column(made.column_names.index(output), output, values)
     return made
+
+
+def _kept(columns: Mapping[str, str], made: pa.Table, given: pa.Table) -> Sequence[int] | None:
+    """Return which of the given records those are that were passed on; None where others are just like them."""
+    like_them = _tied(_ties(columns, given, made), given)
+    places: list[int] = like_them.to_pylist()
+    return places if len(places) == made.num_rows else None
 
 
 def _without_key(alone: Alone, wanted: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:

@@ -251,6 +251,48 @@ def test_what_is_numbered_and_stamped_is_traced_record_by_record(tmp_path: Path)
         assert [sales.sold(event, place) for place in range(6)] == [{id} for id in ids]
 
 
+def alike(index: int) -> pa.Table:
+    return pa.table({"x": [1, 1, 2, 1, 3, 2]})
+
+
+def passed_on(directory: Path, declare: Callable[[Any], Any]) -> list[tuple[int, ...]]:
+    """Return of each record that was passed on of the first event which of the source's it is traced to."""
+    pipeline = Pipeline("alike")
+    made = declare(pipeline.source("s", generator(alike, 2)))
+    pipeline.sink(made, files(directory / "out"))
+    graph, log = pipeline.graph(), f"sqlite:///{directory / 'log.db'}"
+    run(pipeline, log=log, engine="inline")
+    first = EventId(made.port, 1)
+    count = records_of(graph, first, log=log).num_rows
+    return [trace_record(graph, first, place, log=log).records[EventId(Port("s", "out"), 1)] for place in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("declare", "places"),
+    [
+        (lambda s: s.filter(pc.field("x") < 3, name="f"), [0, 1, 2, 3, 5]),
+        (lambda s: s.filter(lambda one: one["x"] != 2, name="f", deterministic=True), [0, 1, 3, 4]),
+        (lambda s: s.branch(low=pc.field("x") < 2, high=pc.field("x") >= 2, name="b")["high"], [2, 4, 5]),
+        (lambda s: s.union(s.filter(pc.field("x") > 3, name="none"), name="u"), [0, 1, 2, 3, 4, 5]),
+    ],
+    ids=["expression", "function", "branch", "union"],
+)
+def test_records_that_are_passed_on_are_told_from_others_just_like_them(
+    tmp_path: Path, declare: Callable[[Any], Any], places: list[int]
+) -> None:
+    assert passed_on(tmp_path, declare) == [(place,) for place in places]
+
+
+def test_of_a_record_that_was_passed_on_while_one_just_like_it_was_not_both_are_shown(tmp_path: Path) -> None:
+    seen = []
+
+    def second(one: dict[str, Any]) -> bool:
+        seen.append(one)
+        return len(seen) % 2 == 0
+
+    assert passed_on(tmp_path, lambda s: s.filter(second, name="f")) == [(0, 1, 3), (0, 1, 3), (2, 5)]
+
+
 def parts(sold: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if sold["amount"] % 10 == 2:
         raise ValueError("two")
