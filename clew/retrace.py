@@ -39,6 +39,7 @@ from clew.provenance.records import RecordTrace, records_back, records_forward
 from clew.run import engine_for
 from clew.runtime.contributions import Notes, contributions
 from clew.runtime.engine import Engine
+from clew.runtime.late import too_late
 from clew.runtime.past import Past, has_one_event, past, records, run_again
 from clew.runtime.task import Failure
 from clew.spark.options import SparkOptions
@@ -158,11 +159,13 @@ def trace_record(
         def walk() -> Trace:
             return _backward(graph, store, start, port) if direction == "back" else forward(store, start, port)
 
-        return of_one_moment(store, walk, lambda trace: _followed(graph, store, root.bodies, trace, place))
+        return of_one_moment(store, walk, lambda trace: _followed(graph, store, root.bodies, trace, place, port))
 
 
-def _followed(graph: Graph, store: KeptStore, root: str | None, trace: Trace, place: int) -> RecordTrace:
-    """Follow one record of the event that a trace starts from along the trace."""
+def _followed(
+    graph: Graph, store: KeptStore, root: str | None, trace: Trace, place: int, to: Port | None
+) -> RecordTrace:
+    """Follow one record of the event that a trace starts from along the trace, which leads to a port; None is to all."""
 
     def rows(one: EventId) -> int:
         return int(records(store, one, root).num_rows)
@@ -177,7 +180,21 @@ def _followed(graph: Graph, store: KeptStore, root: str | None, trace: Trace, pl
 
     back = trace.direction == "back"
     found = records_back(trace, place, narrow) if back else records_forward(trace, place, rows, narrow)
-    return replace(found, widened=tuple(sorted(notes.widened)), changed=tuple(sorted(notes.changed)))
+    late = () if back else tuple(_late(graph, store, found, to, root))
+    return replace(found, widened=tuple(sorted(notes.widened)), changed=tuple(sorted(notes.changed)), late=late)
+
+
+def _late(
+    graph: Graph, store: KeptStore, found: RecordTrace, to: Port | None, root: str | None
+) -> Iterator[tuple[EventId, int, str]]:
+    """Yield the records of a trace forward that came too late for an operator on the paths to a port; None is any."""
+    known = Connections(store)
+    on_path = None if to is None else {port.operator for port in known.before(to)}
+    for event, places in sorted(found.records.items()):
+        receivers = {receiver.operator for receiver in known.receivers.get(event.port, ()) if event.port != to}
+        for operator in sorted(receivers if on_path is None else receivers & on_path):
+            left = too_late(graph, store, root, operator, event)
+            yield from ((event, place, operator) for place in places if place in left)
 
 
 def _event(graph: Graph, given: EventId | str) -> EventId:

@@ -113,11 +113,13 @@ def _trace_record(
             places = {str(event): list(places) for event, places in found.records.items()}
             sets = sorted({*found.widened, *found.changed})
             whole = [{"operator": operator, "input_set": number} for operator, number in sets]
-            print_json({**_as_json(found.trace), "records": places, "not_narrowed": whole})
+            late = [{"event": str(event), "record": place, "operator": by} for event, place, by in found.late]
+            answer = {"records": places, "not_narrowed": whole, "records_passed_over": late}
+            print_json({**_as_json(found.trace), **answer})
             return
         for one in _by_port(found):
             typer.echo(_named([e for e, _ in one]) if one[0][0].port.name.startswith(WRITES) else f"{one[0][0].port}")
-            for line in (*_shown_records(graph, one, given), *_became(found.trace, dict(one))):
+            for line in (*_shown_records(graph, one, given), *_became(found, dict(one))):
                 typer.echo(f"  {line}")
         _tell_ends(graph, found.trace, port)
         _tell_whole(found.widened, "it was declared otherwise then")
@@ -196,15 +198,22 @@ def _shown_records(
         yield f"and {counted(total - shown, 'further record')} of {counted(len(one), 'event')}"
 
 
-def _became(found: Trace, records: Mapping[EventId, tuple[int, ...]]) -> Iterable[str]:
+def _became(found: RecordTrace, records: Mapping[EventId, tuple[int, ...]]) -> Iterable[str]:
     """Say of records of one port what was read for them, and what became of those that no event leads on from."""
 
     def has_part(row: AsideRow, step: Step) -> bool:
         return row.records is None or any(set(row.records) & set(records.get(event, ())) for event in step.inputs)
 
-    steps = {id(step): step for event in records for step in found.steps_at(event)}.values()
+    steps = {id(step): step for event in records for step in found.trace.steps_at(event)}.values()
     own = [replace(step, asides=tuple(row for row in step.asides if has_part(row, step))) for step in steps]
-    return (*_reads(own), *_asides(own), *_dropped(own))
+    return (*_reads(own), *_asides(own), *_dropped(own), *_late([one for one in found.late if one[0] in records]))
+
+
+def _late(late: Sequence[tuple[EventId, int, str]]) -> Iterable[str]:
+    for event, place, operator in late[:_MOST]:
+        yield f"record {place} of {event.told} is in no window of {operator}: it came too late"
+    if len(late) > _MOST:
+        yield f"and {counted(len(late) - _MOST, 'further record')} so"
 
 
 def _as_tree(graph: Graph, found: Trace) -> Tree:

@@ -24,6 +24,9 @@ class RecordTrace:
     widened: tuple[tuple[str, InputSetId], ...] = ()
     #: Those of which all records are here because their operator, run again, gives other records than it gave.
     changed: tuple[tuple[str, InputSetId], ...] = ()
+    #: Records, by their events and places, that an operator has left out though it took others of the event: they came
+    #: too late for its windows.
+    late: tuple[tuple[EventId, int, str], ...] = ()
 
 
 def records_back(trace: Trace, place: int, narrow: Narrow) -> RecordTrace:
