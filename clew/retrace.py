@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -35,8 +36,9 @@ from clew.pipeline.records import Branch, PerRecord
 from clew.pipeline.unplaced import UNPLACED
 from clew.place import Log
 from clew.protocol.rows import DROPPED, AsideStatus
-from clew.provenance.records import RecordTrace, records_back, records_forward
+from clew.provenance.records import RecordTrace, own_reads, records_back, records_forward
 from clew.run import engine_for
+from clew.runtime.asked import asked_of_records
 from clew.runtime.contributions import Notes, contributions
 from clew.runtime.engine import Engine
 from clew.runtime.late import too_late
@@ -165,7 +167,7 @@ def trace_record(
 def _followed(
     graph: Graph, store: KeptStore, root: str | None, trace: Trace, place: int, to: Port | None
 ) -> RecordTrace:
-    """Follow one record of the event that a trace starts from along the trace, which leads to a port; None is to all."""
+    """Follow one record of the event that a trace starts from along the trace, which leads to port `to`, or to all."""
 
     def rows(one: EventId) -> int:
         return int(records(store, one, root).num_rows)
@@ -180,6 +182,7 @@ def _followed(
 
     back = trace.direction == "back"
     found = records_back(trace, place, narrow) if back else records_forward(trace, place, rows, narrow)
+    found = own_reads(found, narrow, partial(asked_of_records, graph, store, root), Connections(store).is_source)
     late = () if back else tuple(_late(graph, store, found, to, root))
     return replace(found, widened=tuple(sorted(notes.widened)), changed=tuple(sorted(notes.changed)), late=late)
 

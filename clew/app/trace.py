@@ -1,7 +1,7 @@
 """`clew trace`: where an event came from, and where it went."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -15,7 +15,7 @@ from clew.app.graph import Mermaid
 from clew.app.target import Bodies, File, Json, LogUrl, Target
 from clew.app.terminal import explained, print_json, results
 from clew.errors import SetupFailed
-from clew.ids import WRITES, EventId, Port
+from clew.ids import WRITES, EventId, InputSetId, Port
 from clew.lineage.steps import Step
 from clew.lineage.trace import Trace
 from clew.pipeline.graph import Graph
@@ -114,7 +114,13 @@ def _trace_record(
             sets = sorted({*found.widened, *found.changed})
             whole = [{"operator": operator, "input_set": number} for operator, number in sets]
             late = [{"event": str(event), "record": place, "operator": by} for event, place, by in found.late]
-            answer = {"records": places, "not_narrowed": whole, "records_passed_over": late}
+            served = [{"operator": operator, "input_set": number} for operator, number in found.read_whole]
+            answer = {
+                "records": places,
+                "not_narrowed": whole,
+                "records_passed_over": late,
+                "reads_not_narrowed": served,
+            }
             print_json({**_as_json(found.trace), **answer})
             return
         for one in _by_port(found):
@@ -206,7 +212,8 @@ def _became(found: RecordTrace, records: Mapping[EventId, tuple[int, ...]]) -> I
 
     steps = {id(step): step for event in records for step in found.trace.steps_at(event)}.values()
     own = [replace(step, asides=tuple(row for row in step.asides if has_part(row, step))) for step in steps]
-    return (*_reads(own), *_asides(own), *_dropped(own), *_late([one for one in found.late if one[0] in records]))
+    reads = _reads(own, found.read_whole)
+    return (*reads, *_asides(own), *_dropped(own), *_late([one for one in found.late if one[0] in records]))
 
 
 def _late(late: Sequence[tuple[EventId, int, str]]) -> Iterable[str]:
@@ -246,9 +253,11 @@ def _told(graph: Graph, operator: str, steps: Sequence[Step], direction: str) ->
     return Text(f"{verb} {operator} in Input Set{'s' if len(steps) > 1 else ''} {sets}")
 
 
-def _reads(steps: Sequence[Step]) -> Iterable[str]:
-    reads = [read for step in steps for read in step.reads]
-    yield from (f"read {read}: {read.description}" for read in reads[:_MOST])
+def _reads(steps: Sequence[Step], whole: Collection[tuple[str, InputSetId]] = ()) -> Iterable[str]:
+    """Tell of reads; `whole` are the Input Sets of which it must be said that these served more than is asked for."""
+    reads = [(read, (step.operator, step.input_set) in whole) for step in steps for read in step.reads]
+    for read, of_all in reads[:_MOST]:
+        yield f"read {read}{' for its whole Input Set' if of_all else ''}: {read.description}"
     if len(reads) > _MOST:
         yield f"and {counted(len(reads) - _MOST, 'further read')}"
 

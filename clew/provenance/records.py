@@ -1,7 +1,7 @@
 """Traces of single records: of each event on the way, the records that can have contributed."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from clew.ids import EventId, InputSetId
@@ -11,6 +11,8 @@ from clew.lineage.trace import Trace
 #: Given a step and the places of some records of its outputs: the places of the records of its inputs that can have
 #: contributed to them.
 Narrow = Callable[[Step, Mapping[EventId, tuple[int, ...]]], Mapping[EventId, tuple[int, ...]]]
+#: Given a step: an event that it has taken, and what was asked for each record of that; None where that is not known.
+Asked = Callable[[Step], tuple[EventId, Sequence[str | None]] | None]
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class RecordTrace:
     #: Records, by their events and places, that an operator has left out though it took others of the event: they came
     #: too late for its windows.
     late: tuple[tuple[EventId, int, str], ...] = ()
+    #: Input Sets, by operator, of which it is not known which reads served the records here: all their reads are.
+    read_whole: tuple[tuple[str, InputSetId], ...] = ()
 
 
 def records_back(trace: Trace, place: int, narrow: Narrow) -> RecordTrace:
@@ -51,6 +55,34 @@ def records_forward(trace: Trace, place: int, rows: Callable[[EventId], int], na
             meets = partial(_meets, narrow, step, event, taken)
             met.setdefault(event, set()).update(_reached(range(rows(event)), meets))
     return RecordTrace(trace, {event: tuple(sorted(places)) for event, places in met.items() if places})
+
+
+def own_reads(found: RecordTrace, narrow: Narrow, asked: Asked, is_source: Callable[[str], bool]) -> RecordTrace:
+    """Leave of the reads that served Input Sets those that were made for the records, where that is known."""
+    steps: list[Step] = []
+    whole: list[tuple[str, InputSetId]] = []
+    for step in found.trace.steps:
+        if step.reads and not is_source(step.operator):
+            own = _own_actions(found, step, narrow, asked)
+            if own is None:
+                whole.append((step.operator, step.input_set))
+            else:
+                step = replace(step, reads=tuple(read for read in step.reads if read.description in own))
+        steps.append(step)
+    return replace(found, trace=replace(found.trace, steps=tuple(steps), _by_event={}), read_whole=tuple(whole))
+
+
+def _own_actions(found: RecordTrace, step: Step, narrow: Narrow, asked: Asked) -> set[str | None] | None:
+    """Return what was asked for the records of a trace that are in an Input Set; None where that is not known."""
+    known = asked(step)
+    if known is None:
+        return None
+    event, actions = known
+    taken = found.records
+    if found.trace.direction == "back":
+        # The event may be there with other records too, for what other operators have made of it.
+        taken = narrow(step, {made: found.records[made] for made in step.outputs if made in found.records})
+    return {actions[place] for place in taken[event]} if event in taken else None
 
 
 def _reached(places: range, meets: Callable[[range], bool]) -> Iterator[int]:
