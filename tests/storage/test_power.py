@@ -83,10 +83,10 @@ def _killed_and_cut(choose: Callable[[list[Told]], Sequence[Told]]) -> Search:
     return search
 
 
-def _telling(calls: list[Told]) -> Sequence[Told]:
-    """Choose calls; more of those by which something comes to count, before that is synced."""
+def _telling(calls: list[Told], most: int, others: int) -> Sequence[Told]:
+    """Choose calls: so many of those by which something comes to count, before that is synced, and so many others."""
     names = _names(calls)
-    return [*spread(names, 10), *spread([call for call in calls if call not in names], 4)]
+    return [*spread(names, most), *spread([call for call in calls if call not in names], others)]
 
 
 def _names(calls: list[Told]) -> list[Told]:
@@ -162,7 +162,9 @@ def test_after_a_power_failure_a_run_leaves_what_an_undisturbed_one_leaves(
 def test_what_a_killed_run_left_unsynced_is_as_safe_as_what_the_resumed_one_writes(
     scene: Scene, part: int, undisturbed: Watch, launcher: Launcher, home: Path
 ) -> None:
-    search = _killed_and_cut(lambda calls: calls[part::PARTS] if SOAK else _telling(calls))
+    search = _killed_and_cut(
+        lambda calls: _telling(calls, 10_000, 100)[part::PARTS] if SOAK else _telling(calls, 10, 4)
+    )
     assert list(filter(None, search(undisturbed(scene), scene.at(home / "run"), launcher))) == []
 
 
