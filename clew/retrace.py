@@ -24,7 +24,7 @@ from clew.errors import (
     SetupFailed,
 )
 from clew.ids import Capture, EventId, InputSetId, Port, writes_port
-from clew.lineage.moment import of_one_moment
+from clew.lineage.moment import of_one_moment, undisturbed
 from clew.lineage.steps import Connections, Step, steps_back, steps_forward
 from clew.lineage.trace import Trace, backward, check, forward
 from clew.model.compare import rows_of, same_rows, shown_apart
@@ -295,16 +295,32 @@ def replay(
     with opened(graph, log, bodies) as (store, place):
         _check_captured(store, operator)
         asked = _event(graph, event)
-        joined = _sets(store, spec, asked)
-        # What was tried again is in another Input Set, which the event has joined too.
-        given = [n for n in joined if _aside(store, operator, n) != "retried" and _was_given(store, operator, n)]
-        still_open = store.open_sets(operator)
-        numbers = [n for n in given if n not in still_open]
-        if not numbers:
-            raise _no_set(store, spec, joined, given)(asked.told, operator)
-        sets = [past(used, store, operator, number, place.bodies) for number in numbers]
-        with _computing(used, sets, options, program) as engine:
-            return list(_compared(store, engine, sets, place.bodies))
+
+        def marks() -> Any:
+            return store.worn(operator), store.extent(asked.port)
+
+        def sets() -> list[Past]:
+            return [past(used, store, operator, number, place.bodies) for number in _to_run(store, spec, asked)]
+
+        before, looked_at = marks(), undisturbed(marks, sets)
+        with _computing(used, looked_at, options, program) as engine:
+            found = list(_compared(store, engine, looked_at, place.bodies))
+        if marks() != before:
+            # Where what was logged has gone meanwhile, it was compared with nothing: that they are gone is said then.
+            sets()
+        return found
+
+
+def _to_run(store: KeptStore, spec: OperatorSpec, asked: EventId) -> list[InputSetId]:
+    """Return the Input Sets to run once more for an event."""
+    joined = _sets(store, spec, asked)
+    # What was tried again is in another Input Set, which the event has joined too.
+    given = [n for n in joined if _aside(store, spec.name, n) != "retried" and _was_given(store, spec.name, n)]
+    still_open = store.open_sets(spec.name)
+    numbers = [n for n in given if n not in still_open]
+    if not numbers:
+        raise _no_set(store, spec, joined, given)(asked.told, spec.name)
+    return numbers
 
 
 def _no_set(

@@ -45,3 +45,19 @@ def _check_there(log: Lineages, trace: Trace) -> None:
         collected, _ = log.extent(event.port)
         if event.number <= collected:
             raise EventExpired(event.told, collected)
+
+
+def undisturbed(marks: Callable[[], object], ask: Callable[[], Answer]) -> Answer:
+    """Return an answer during which no mark of collection has moved; asks again where one has."""
+    for _ in range(_AGAIN):
+        before = marks()
+        try:
+            found = ask()
+        except Exception:
+            # What is gone may be taken for anything else that is not there.
+            if marks() == before:
+                raise
+            continue
+        if marks() == before:
+            return found
+    return ask()

@@ -13,11 +13,11 @@ import pytest
 
 from clew import Count, Pipeline
 from clew.connectors import files, generator
-from clew.errors import EventExpired, NoSuchRecord
+from clew.errors import EventExpired, NoSuchRecord, SetExpired
 from clew.ids import Port
 from clew.lineage.trace import Trace, backward
 from clew.pipeline.graph import Graph
-from clew.retrace import records_of, step_back, step_forward, trace_back, trace_forward, trace_record
+from clew.retrace import records_of, replay, step_back, step_forward, trace_back, trace_forward, trace_record
 from clew.run import Log, run
 from clew.store.sqlite import SqliteStore
 
@@ -38,6 +38,7 @@ ASKED: dict[str, Callable[[Graph, str], Any]] = {
     "a step back": lambda graph, url: step_back(graph, "fours#2", log=url),
     "a step forward": lambda graph, url: step_forward(graph, "s#7", log=url),
     "records": lambda graph, url: records_of(graph, "m#7", log=url),
+    "once more": lambda graph, url: replay(graph, "fours", "fours#2", log=url),
 }
 
 
@@ -54,11 +55,13 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, Path]:
 
 
 def answer(ask: Callable[[Graph, str], Any], graph: Graph, url: str) -> Any:
-    """Return what is answered, or the event that is said to be gone."""
+    """Return what is answered, or what is said to be gone."""
     try:
         return ask(graph, url)
     except EventExpired as error:
         return error.event
+    except SetExpired as error:
+        return error.operator, error.input_set
 
 
 def collect(url: str, keep: Mapping[Port, int]) -> None:
