@@ -221,8 +221,9 @@ class _Files(_Place):
         """Say what other runs have written here: what they wrote once more, their files hold beside this run's."""
         others = [path for path in there if _run_of(path) not in (None, self._log.run)]
         if others:
-            fact = f"{_many(len(others), 'file')} in {held.places[0]} {_are(len(others))} of other runs"
-            self._add(undecided(self._operator, f"{fact}, which wrote there too", found=os.path.basename(others[0])))
+            fact = f"{held.places[0]} holds {_many(len(others), 'file')} more than this run wrote"
+            told = {"found": os.path.basename(others[0])}
+            self._add(undecided(self._operator, f"{fact}; other runs have written there too", **told))
 
     def _works(
         self, port: Port, held: FilesHeld, prefix: str, found: Sequence[str], expected: set[str]

@@ -11,6 +11,7 @@ import pytest
 
 from clew.store import postgres_bell
 from clew.store.postgres_bell import EVERYTHING, PostgresBell, called, channel, payloads
+from clew.store.postgres_session import Connection
 from tests.postgres_server import PostgresServer
 
 PATIENCE = 60
@@ -161,13 +162,23 @@ def test_sessions_that_are_ended_are_made_again(postgres_url: str) -> None:
         heard.wait_for("after")
 
 
-def test_a_server_that_goes_and_comes_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_goes_and_comes_disturbs_nobody(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = PostgresServer()
     caplog.set_level(logging.INFO)
     try:
         with listening(server.url) as heard, closing(PostgresBell(server.url)) as bell:
             bell.ring(["before"])
             heard.wait_for("before")
+            send = bell._send
+
+            def send_later(connection: Connection) -> None:
+                # What is rung before anybody listens again is heard by nobody, who is told EVERYTHING instead.
+                heard.wait_to_begin(2)
+                send(connection)
+
+            monkeypatch.setattr(bell, "_send", send_later)
             server.stop()
             for _ in range(3):
                 bell.ring(["meanwhile"])
