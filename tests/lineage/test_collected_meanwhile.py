@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from clew.pipeline.graph import Graph
 from clew.retrace import records_of, replay, step_back, step_forward, trace_back, trace_forward, trace_record
 from clew.run import Log, run
 from clew.store.sqlite import SqliteStore
+from tests.soak import every
 
 S, M, FOURS = (Port(name, "out") for name in ("s", "m", "fours"))
 #: From which events on collections leave the ports: nothing, and parts of what is met.
@@ -88,11 +89,12 @@ def after_question(at: int, act: Callable[[], object], monkeypatch: pytest.Monke
         yield asked
 
 
-@pytest.mark.parametrize("kept", KEPT)
-@pytest.mark.parametrize("asked", ASKED)
+# Each question is asked once, with one of the collections; a soak asks it with all of them.
+@pytest.mark.parametrize("case", every(3, [*product(KEPT, ASKED)]), ids=" and ".join)
 def test_an_answer_is_of_before_a_collection_or_of_after_it(
-    logged: tuple[Graph, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, kept: str
+    logged: tuple[Graph, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: tuple[str, str]
 ) -> None:
+    kept, asked = case
     (graph, log), ask, path = logged, ASKED[asked], tmp_path / "log.db"
     url, collection = f"sqlite:///{path}", partial(collect, f"sqlite:///{path}", KEPT[kept])
     shutil.copy(log, path)
