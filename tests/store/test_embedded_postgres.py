@@ -17,7 +17,7 @@ from clew.errors import SetupFailed, StoreFailed, StoreUnreachable
 from clew.store import embedded_postgres, postgres_binaries
 from clew.store.embedded_postgres import ensure, installation_for, is_made, shown, stop
 from clew.store.postgres import PostgresStore
-from clew.store.postgres_binaries import Installation
+from clew.store.postgres_binaries import Installation, RunsAs, reachable
 from clew.store.postgres_session import masked
 from tests.store.logs import READER_OUT, TOPOLOGY, Pen, events
 
@@ -221,7 +221,8 @@ def test_others_on_the_machine_cannot_connect(made: Path, url: str) -> None:
         # Even who could reach the socket is told apart by the kernel.
         socket.chmod(0o755)
         (socket / ".s.PGSQL.5432").chmod(0o777)
-        psql = [installation_for(made).programs / "psql", "-c", "SELECT 1", url]
+        programs = reachable(installation_for(made).programs, made / "postgres.d", RunsAs(1, 1, other=True))
+        psql = [programs / "psql", "-c", "SELECT 1", url]
         done = subprocess.run(psql, capture_output=True, text=True, user=1, group=1, extra_groups=[], cwd="/")
         assert 'Peer authentication failed for user "clew"' in done.stderr
 
@@ -343,7 +344,7 @@ def test_as_root_the_data_belongs_to_another_user(made: Path) -> None:
 def test_a_directory_that_the_servers_user_cannot_reach_is_explained(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_postgres, "runs_as", lambda owned: postgres_binaries.RunsAs(65534, 65534, other=True))
+    monkeypatch.setattr(embedded_postgres, "runs_as", lambda owned: RunsAs(65534, 65534, other=True))
     (base / "closed").mkdir(mode=0o700)
     with pytest.raises(SetupFailed, match=r"refuses to run as root, and user \w+ cannot reach .*; name a directory"):
         ensure(base / "closed" / "pg")
@@ -365,9 +366,9 @@ def test_programs_that_others_cannot_reach_are_copied_once(base: Path) -> None:
     (package / "pginstall" / "bin" / "postgres").touch()
     (base / "closed" / "pgwheel.libs").mkdir()
     (base / "closed").chmod(0o700)
-    other = postgres_binaries.RunsAs(65534, 65534, other=True)
+    other = RunsAs(65534, 65534, other=True)
     for _ in range(2):
-        copied = postgres_binaries.reachable(package / "pginstall" / "bin", base, other)
+        copied = reachable(package / "pginstall" / "bin", base, other)
         assert (copied / "postgres").exists()
         assert (copied / ".." / ".." / ".." / "pgwheel.libs").is_dir()
 
